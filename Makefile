@@ -1,0 +1,43 @@
+# Needs python3 (>= 3.10, or PYTHON=...) and make. Everything is installed into .venv; stamp files there make the second call quick.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:  ## show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
+
+demo: $(VENV)/.demo  ## run the example, without torch
+	$(BIN)/python examples/demo.py
+
+test: lint  ## format, lint, types, tests
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.test  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy src
+
+bench: $(VENV)/.test  ## run the benchmarks
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove .venv, caches and builds; results in out/ stay
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "safebo needs Python 3.10 or newer: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[demo]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -c constraints.txt torch
+	$(PIP) -c constraints.txt -e '.[test,dev]'
+	@touch $@

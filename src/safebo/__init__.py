@@ -1,0 +1,40 @@
+"""Safe Bayesian optimization that learns the RKHS norm from data.
+
+`SafeOptimizer` suggests experiments that are certified as safe with high probability; see `docs/guarantees.md` for what that means.
+"""
+
+from safebo import presets
+from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
+from safebo.domain import Box, Cube, LocalCubes
+from safebo.exceptions import SafeboError, StopReason
+from safebo.kernels import RBF, Matern
+from safebo.norms import Fixed, Hoeffding, Scenario
+from safebo.optimizer import Best, SafeOptimizer, Trial
+from safebo.outputs import Constraint
+from safebo.state import State, register
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RBF",
+    "AbbasiYadkori",
+    "Best",
+    "Box",
+    "Constraint",
+    "Cube",
+    "Fixed",
+    "Hoeffding",
+    "LocalCubes",
+    "MartingaleMixture",
+    "Matern",
+    "Paper",
+    "SafeOptimizer",
+    "SafeboError",
+    "Scenario",
+    "State",
+    "StopReason",
+    "Trial",
+    "__version__",
+    "presets",
+    "register",
+]

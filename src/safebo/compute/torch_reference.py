@@ -1,0 +1,115 @@
+"""Reference backend in torch: plain batched tensor code in double precision, on the CPU or, if SAFEBO_DEVICE says so, on CUDA.
+
+It transcribes the definitions with whole matrices and no shortcut that the fused backends take (no Markov recursion, no parabola
+envelope, no single precision), which makes it the yardstick they are tested against.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import torch
+
+from safebo.compute import FloatArray, SingleArray, variance_floor
+from safebo.exceptions import InvalidValueError
+
+_PAIRS_AT_ONCE = 25_000_000  # elements of the largest temporary tensor: 200 MB
+
+
+def _correlation(r: torch.Tensor, family: str) -> torch.Tensor:
+    if family == "rbf":
+        return torch.exp(-0.5 * r * r)
+    c = {"matern12": 1.0, "matern32": math.sqrt(3.0), "matern52": math.sqrt(5.0)}[family] * r
+    factor = {"matern12": torch.ones_like(c), "matern32": 1.0 + c, "matern52": 1.0 + c + c * c / 3.0}[family]
+    return factor * torch.exp(-c)
+
+
+class TorchReference:
+    """`Compute` with torch tensors."""
+
+    def __init__(self, device: str) -> None:
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise InvalidValueError(f"SAFEBO_DEVICE is {device!r}, but torch sees no CUDA device: use 'cpu'.")
+        self.device = torch.device(device)
+
+    def _tensor(self, array: FloatArray | SingleArray) -> torch.Tensor:
+        return torch.as_tensor(np.ascontiguousarray(array), device=self.device).to(torch.float64)
+
+    def scenario_parts(
+        self, x: FloatArray, z: SingleArray, a: SingleArray, family: str, *, is_sorted: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """See `Compute.scenario_parts`."""
+        m, _, size = z.shape
+        samples = self._tensor(x)
+        step = max(1, _PAIRS_AT_ONCE // max(size * size, 1))
+        quad, sums = np.empty(m), np.empty((m, len(x)))
+        for first in range(0, m, step):
+            block = slice(first, min(first + step, m))
+            centres = self._tensor(z[block]).transpose(1, 2).contiguous()  # (b, T, n)
+            weights = self._tensor(a[block])
+            gram = _correlation(torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist"), family)
+            quad[block] = torch.einsum("bi,bij,bj->b", weights, gram, weights).cpu().numpy()
+            cross = torch.cdist(samples.expand(len(centres), -1, -1), centres, compute_mode="donot_use_mm_for_euclid_dist")
+            sums[block] = (_correlation(cross, family) @ weights[:, :, None])[:, :, 0].cpu().numpy()
+        return quad, sums
+
+    def advance(
+        self,
+        points: FloatArray,
+        x: FloatArray,
+        chol: FloatArray,
+        white: FloatArray,
+        betas: FloatArray,
+        start: int,
+        family: str,
+        outputscale: float,
+        basis: FloatArray | None,
+        mean: FloatArray,
+        variance: FloatArray,
+        lower: FloatArray,
+        upper: FloatArray,
+    ) -> None:
+        """See `Compute.advance`."""
+        floor = variance_floor(len(x), outputscale)
+        step = max(1, _PAIRS_AT_ONCE // max(len(x), 1))
+        factor = self._tensor(chol)
+        for first in range(0, points.shape[1], step):
+            block = slice(first, min(first + step, points.shape[1]))
+            at = self._tensor(points[:, block]).T
+            rows = torch.empty((len(x), at.shape[0]), dtype=torch.float64, device=self.device)
+            if basis is not None and start > 0:
+                rows[:start] = self._tensor(basis[:start, block])
+            mu, var = self._tensor(mean[block]), self._tensor(variance[block])
+            low, high = self._tensor(lower[block]), self._tensor(upper[block])
+            for r in range(start, len(x)):
+                distance = (at - self._tensor(x[r])).square().sum(dim=1).sqrt()
+                row = outputscale * _correlation(distance, family) - factor[r, :r] @ rows[:r]
+                rows[r] = row / factor[r, r]
+                mu, var = mu + rows[r] * float(white[r]), var - rows[r] ** 2
+                if betas[r] >= 0.0:
+                    half = float(betas[r]) * var.clamp(min=floor).sqrt()
+                    low, high = torch.maximum(low, mu - half), torch.minimum(high, mu + half)
+            if basis is not None:
+                basis[start : len(x), block] = rows[start:].cpu().numpy()
+            for target, value in ((mean, mu), (variance, var), (lower, low), (upper, high)):
+                target[block] = value.cpu().numpy()
+
+    def lower_envelope(self, weights: FloatArray, spacing: FloatArray) -> FloatArray:
+        """See `Compute.lower_envelope`; all pairs along each axis, O(G * length)."""
+        result = self._tensor(weights)
+        for axis, length in enumerate(weights.shape):
+            index = torch.arange(length, dtype=torch.float64, device=self.device)
+            offsets = ((index[:, None] - index[None, :]) * float(spacing[axis])) ** 2
+            lines = result.movedim(axis, -1)
+            flat = lines.reshape(-1, length)
+            step = max(1, _PAIRS_AT_ONCE // (length * length))
+            pieces = [(flat[i : i + step, None, :] + offsets).amin(dim=2) for i in range(0, len(flat), step)]
+            result = torch.cat(pieces).reshape(lines.shape).movedim(-1, axis)
+        return np.ascontiguousarray(result.cpu().numpy())
+
+
+def create() -> TorchReference:
+    """The backend, for the registry."""
+    return TorchReference(os.environ.get("SAFEBO_DEVICE", "cpu"))

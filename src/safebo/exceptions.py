@@ -1,0 +1,89 @@
+"""Errors, warnings and stop reasons.
+
+Every error about a wrong value derives from `ValueError`, names the value and says what to do. An error never leaves a
+half-changed state behind.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class SafeboError(Exception):
+    """Base class of every error raised by safebo."""
+
+
+class InvalidValueError(SafeboError, ValueError):
+    """A value that the library cannot accept: NaN, wrong shape, outside the domain, unknown name."""
+
+
+class InfeasibleScenarioError(InvalidValueError):
+    """(m, gamma, kappa) leave no feasible number of discards in Theorem 1; the message names the smallest m that works."""
+
+
+class UnsafeInitialSampleError(InvalidValueError):
+    """The first measurement violates a limit, so there is no safe set to start from."""
+
+
+class UnknownTrialError(InvalidValueError):
+    """A trial that this optimizer never issued."""
+
+
+class AlreadyToldError(InvalidValueError):
+    """A trial whose measurement has been told before."""
+
+
+class NoInitialSampleError(SafeboError):
+    """`ask` before any safe measurement was told."""
+
+
+class NotPositiveDefiniteError(SafeboError):
+    """A kernel matrix could not be factorised even with the largest named jitter."""
+
+
+class MissingExtraError(SafeboError, ImportError):
+    """An optional dependency is missing; the message says which extra installs it."""
+
+
+class SafeboWarning(UserWarning):
+    """Base class of every warning issued by safebo."""
+
+
+class JitterWarning(SafeboWarning):
+    """A kernel matrix needed an additional diagonal term; the amount is recorded with the posterior."""
+
+
+class NormRefutedWarning(SafeboWarning):
+    """The data refute the norm bound of a sub-domain; it was raised and its nested intervals restarted."""
+
+
+class UnsafeMeasurementWarning(SafeboWarning):
+    """A measurement lies outside a limit."""
+
+
+class StopReason(Enum):
+    """Why `ask` returned `None`. `advice` says what the person at the bench can do about it."""
+
+    CONVERGED = "converged"
+    EMPTY_SAFE_SET = "empty_safe_set"
+    NO_CANDIDATES = "no_candidates"
+
+    @property
+    def advice(self) -> str:
+        """One sentence on what this means and what to do next."""
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    StopReason.CONVERGED: (
+        "Every potential maximiser and expander is known to within min_width: take best(), or lower min_width to refine it."
+    ),
+    StopReason.EMPTY_SAFE_SET: (
+        "No parameter can be certified as safe, not even next to the measured ones: start from a measurement further above "
+        "the threshold, check that the noise is not overstated, or use smaller cubes so that the local norm is smaller."
+    ),
+    StopReason.NO_CANDIDATES: (
+        "The certified safe set holds neither a potential maximiser nor an expander on the grid: use more points_per_axis or "
+        "smaller cubes."
+    ),
+}

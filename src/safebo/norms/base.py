@@ -1,0 +1,82 @@
+"""What a norm estimator is given and what it promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from safebo.exceptions import InvalidValueError
+from safebo.kernels import StationaryKernel
+from safebo.posterior import Posterior
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class NormQuery:
+    """One sub-domain at one step: its samples in the order they were taken, its box, and the seed of the step.
+
+    All sub-domains of a step share the seed: the scenarios of ONE sub-domain are independent, which is what Theorem 1 needs, and
+    sharing them across sub-domains removes noise from the comparison of sub-domains. Different steps have different seeds, so the
+    scenarios of a step are independent of the data they are compared with.
+    """
+
+    posterior: Posterior  # at regulariser sigma^2
+    noise: float
+    lower: FloatArray  # (n,)
+    upper: FloatArray  # (n,)
+    seed: tuple[int, ...]
+
+    @property
+    def kernel(self) -> StationaryKernel:
+        """The kernel of the output."""
+        return self.posterior.kernel
+
+    @property
+    def width(self) -> float:
+        """Longest edge of the box."""
+        return float(np.max(self.upper - self.lower))
+
+
+class NormFloor(Protocol):
+    """A heuristic lower bound on the norm, used as an additional layer of conservatism; no guarantee rests on it."""
+
+    def estimate(self, query: NormQuery) -> float:
+        """An estimate of the norm."""
+        ...
+
+
+class NormEstimator(Protocol):
+    """An upper bound on the norm: with confidence 1 - kappa, B >= ||f|| with probability 1 - gamma."""
+
+    @property
+    def gamma(self) -> float:
+        """Failure probability of the bound; 0 for a bound that is assumed."""
+        ...
+
+    @property
+    def kappa(self) -> float:
+        """One minus the confidence in that probability."""
+        ...
+
+    def estimate(self, query: NormQuery) -> float:
+        """The raw bound of this step; the optimizer takes the minimum with the previous one (Alg. 3, Case III)."""
+        ...
+
+
+def probability(value: object, name: str) -> float:
+    """A validated number in (0, 1)."""
+    number = float(value) if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) else np.nan
+    if not 0.0 < number < 1.0:
+        raise InvalidValueError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
+    return number
+
+
+def count(value: object, name: str, smallest: int = 1) -> int:
+    """A validated integer >= smallest."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < smallest:
+        raise InvalidValueError(f"{name} must be an integer >= {smallest}, got {value!r}.")
+    return int(value)

@@ -1,0 +1,214 @@
+"""The scenario bound on the norm (Alg. 3, Theorem 1) and the random RKHS functions behind it.
+
+Notation
+    m               number of random functions (scenarios)
+    N, T            centres of a random function in all, and beyond the samples: T = N - t, N = max(round(500 width), t + 10)
+    Z (T, n), a     tail centres, uniform in the box, and tail coefficients, uniform in [-abar, abar]
+    phi = k(X, Z) a tail values at the samples
+    b               head coefficients, (K + sigma^2 I) b = y - phi: the function passes the data up to noise
+    ||rho||^2       b'Kb + 2 b'phi + a'k(Z, Z)a
+    r               number of scenarios that may be discarded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binom
+
+from safebo.compute import SingleArray, backend
+from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
+from safebo.kernels import StationaryKernel
+from safebo.norms.base import NormFloor, NormQuery, count, probability
+from safebo.posterior import Posterior
+
+FloatArray = NDArray[np.float64]
+
+
+@lru_cache(maxsize=256)
+def discards(m: int, gamma: float, kappa: float) -> int:
+    """Largest r with sum_{i=0}^{r} C(m, i) gamma^i (1-gamma)^(m-i) <= kappa (Theorem 1).
+
+    Where even r = 0 is infeasible the error names the smallest m that works.
+    """
+    r = int(binom.ppf(kappa, m, gamma))  # smallest r with cdf >= kappa; the answer is this one or one of its neighbours
+    while r >= 0 and binom.cdf(r, m, gamma) > kappa:
+        r -= 1
+    while r + 1 < m and binom.cdf(r + 1, m, gamma) <= kappa:
+        r += 1
+    if r < 0:
+        smallest = int(np.ceil(np.log(kappa) / np.log1p(-gamma)))
+        raise InfeasibleScenarioError(
+            f"m = {m} scenarios are too few for gamma = {gamma:g} and kappa = {kappa:g}: Theorem 1 needs (1 - gamma)^m <= kappa. "
+            f"The smallest m that works is {smallest}."
+        )
+    return r
+
+
+@dataclass(frozen=True)
+class RandomFunctions:
+    """The family of random RKHS functions: m of them, tail coefficients in [-alpha_bar, alpha_bar], `centres` per unit width."""
+
+    m: int = 1000
+    alpha_bar: float = 1.0
+    centres: int = 500
+
+    def tail_size(self, width: float, samples: int) -> int:
+        """T = N - t with N = max(round(centres * width), t + 10)."""
+        return max(round(self.centres * width), samples + 10) - samples
+
+    def draw(self, size: int, dim: int, seed: tuple[int, ...]) -> tuple[SingleArray, SingleArray]:
+        """Centres (m, n, T) in the unit cube and coefficients (m, T) in [-alpha_bar, alpha_bar].
+
+        In one dimension the centres of every function ascend (normalised sums of exponential gaps): the coefficients are
+        independent and identically distributed, so the order of the centres does not change the distribution of the function.
+        """
+        if dim == 1:
+            sums, unit = _line_draws(self.m, size, seed)
+            centres = (sums[:, :size] / sums[:, size : size + 1])[:, None, :]
+            coefficients = unit[:, :size]
+        else:
+            generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
+            centres = generator.random((self.m, dim, size), dtype=np.float32)
+            coefficients = 2.0 * generator.random((self.m, size), dtype=np.float32) - np.float32(1.0)
+        return centres, coefficients * np.float32(self.alpha_bar)
+
+    def norms(self, query: NormQuery) -> FloatArray:
+        """||rho_j||, (m,), in the order they were drawn."""
+        posterior, kernel = query.posterior, query.kernel
+        t, dim = posterior.x.shape
+        unit, coefficients = self.draw(self.tail_size(query.width, t), dim, query.seed)
+        scale = kernel.lengthscales(dim)
+        # coordinates relative to the box's corner: smaller numbers, more digits in single precision
+        stretch = ((query.upper - query.lower) / scale).astype(np.float32)
+        quad, phi = backend().scenario_parts(
+            (posterior.x - query.lower) / scale, unit * stretch[:, None], coefficients, kernel.family, is_sorted=dim == 1
+        )
+        phi = phi * kernel.outputscale  # (m, t)
+        residual = posterior.y - phi
+        head = posterior.solve(residual.T).T  # (m, t)
+        noise = posterior.regulariser + posterior.jitter * kernel.outputscale
+        # b'Kb + 2 b'phi = b'(residual - noise b) + 2 b'phi
+        dots = np.einsum("mt,mt->m", head, posterior.y + phi - noise * head)
+        return np.sqrt(np.maximum(kernel.outputscale * quad + dots, 0.0))
+
+
+class _LineCache:
+    """The draws of the current step in one dimension: all sub-domains use prefixes of the same streams."""
+
+    def __init__(self) -> None:
+        self.key: tuple[object, ...] = ()
+        self.sums: SingleArray = np.empty((0, 0), np.float32)
+        self.unit: SingleArray = np.empty((0, 0), np.float32)
+
+
+_cache = _LineCache()
+
+
+def _line_draws(m: int, size: int, seed: tuple[int, ...]) -> tuple[SingleArray, SingleArray]:
+    """Cumulative sums of >= size + 1 exponential gaps, and >= size coefficients in [-1, 1], one row per function.
+
+    The streams are filled centre by centre, so a longer draw starts with the shorter one: what a sub-domain gets depends on the
+    seed and its own size only, not on what was drawn before it.
+    """
+    key = (m, seed)
+    cached = _cache.key, _cache.sums, _cache.unit  # one read, so that another thread cannot mix two draws
+    if cached[0] == key and cached[2].shape[1] >= size:
+        return cached[1], cached[2]
+    gaps, coefficients = (np.random.Generator(np.random.SFC64(s)) for s in np.random.SeedSequence(seed).spawn(2))
+    length = -(-size // 128) * 128
+    sums = np.cumsum(gaps.standard_exponential((length + 1, m), dtype=np.float32), axis=0, dtype=np.float64)
+    unit = 2.0 * coefficients.random((length, m), dtype=np.float32) - np.float32(1.0)
+    draws = np.ascontiguousarray(sums.T.astype(np.float32)), np.ascontiguousarray(unit.T)
+    _cache.key, _cache.sums, _cache.unit = key, *draws
+    return draws
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Algorithm 3: the (r+1)-th largest norm of m random functions that pass the data.
+
+    With confidence 1 - kappa it exceeds the norm of the unknown function with probability 1 - gamma, PROVIDED that function is a
+    draw from the same distribution (Assumption 2). `alpha_bar` and `centres` fix that distribution; a function with a much
+    larger norm than sqrt(centres * width / 3) * alpha_bar is outside of it. `floor` is an optional heuristic lower bound on the
+    result (the paper's RNN); it can only make the bound larger.
+    """
+
+    m: int = 1000
+    gamma: float = 0.1
+    kappa: float = 0.01
+    alpha_bar: float = 1.0
+    centres: int = 500
+    floor: NormFloor | None = None
+    discards: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "m", count(self.m, "Scenario.m"))
+        object.__setattr__(self, "centres", count(self.centres, "Scenario.centres"))
+        probability(self.gamma, "Scenario.gamma")
+        probability(self.kappa, "Scenario.kappa")
+        if not (isinstance(self.alpha_bar, (int, float)) and np.isfinite(self.alpha_bar) and self.alpha_bar > 0.0):
+            raise InvalidValueError(f"Scenario.alpha_bar must be positive and finite, got {self.alpha_bar!r}.")
+        object.__setattr__(self, "discards", discards(self.m, float(self.gamma), float(self.kappa)))
+
+    @property
+    def functions(self) -> RandomFunctions:
+        """The family that the scenarios are drawn from."""
+        return RandomFunctions(self.m, self.alpha_bar, self.centres)
+
+    def sample_norms(
+        self,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        kernel: StationaryKernel,
+        noise: float,
+        lower: ArrayLike,
+        upper: ArrayLike,
+        seed: int | Sequence[int] = 0,
+    ) -> FloatArray:
+        """Norms of m random functions through the samples x (t, n), y (t,) of the box [lower, upper], ascending, (m,)."""
+        return np.sort(self.functions.norms(make_query(x, y, kernel, noise, lower, upper, seed)))
+
+    def estimate(self, query: NormQuery) -> float:
+        """B_t of Alg. 3 before the minimum with B_{t-1}."""
+        floor = 0.0 if self.floor is None else float(self.floor.estimate(query))
+        return self.select(np.sort(self.functions.norms(query)), floor)
+
+    def select(self, ascending: FloatArray, floor: float = 0.0) -> float:
+        """The bound from sorted norms: discard as many as Theorem 1 allows while the result stays above the floor."""
+        if floor >= ascending[-1]:
+            return floor
+        below = int(np.searchsorted(ascending, floor, side="right"))  # norms <= floor may not be chosen
+        return float(ascending[max(self.m - 1 - self.discards, below)])
+
+
+def make_query(
+    x: ArrayLike,
+    y: ArrayLike,
+    kernel: StationaryKernel,
+    noise: float,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    seed: int | Sequence[int],
+) -> NormQuery:
+    """A validated query from plain arrays."""
+    low, high = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (lower, upper))
+    values = np.atleast_1d(np.asarray(y, dtype=np.float64))
+    points = np.asarray(x, dtype=np.float64).reshape(len(values), -1)
+    if low.shape != high.shape or low.ndim != 1 or points.shape != (len(values), len(low)):
+        raise InvalidValueError(f"Shapes do not match: x {np.shape(x)}, y {np.shape(y)}, lower {low.shape}, upper {high.shape}.")
+    if not (np.isfinite(points).all() and np.isfinite(values).all() and (high > low).all()):
+        raise InvalidValueError("Samples must be finite and the box must have lower < upper on every axis.")
+    if len(values) and not ((points >= low) & (points <= high)).all():
+        outside = points[~((points >= low) & (points <= high)).all(axis=1)][0]
+        raise InvalidValueError(f"Sample {outside.tolist()} lies outside the box {low.tolist()} .. {high.tolist()}.")
+    if not (np.isfinite(noise) and noise > 0.0):
+        raise InvalidValueError(f"noise must be positive and finite, got {noise!r}.")
+    posterior = Posterior.empty(kernel, len(low), float(noise) ** 2)
+    entropy = (int(seed),) if isinstance(seed, (int, np.integer)) else tuple(int(s) for s in seed)
+    return NormQuery(posterior.extend(points, values) if len(values) else posterior, float(noise), low, high, entropy)

@@ -1,0 +1,551 @@
+"""Ask and tell (Algorithms 1, 2 and 4).
+
+`SafeOptimizer` is the only stateful class: it holds a frozen `State` and derived arrays. `ask` is pure: the same state gives the same
+trial, as often as one asks. `tell` commits: the measurement, and the norm estimates that the trial was certified with.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from safebo.bounds import ConfidenceBound, Paper
+from safebo.domain import Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
+from safebo.exceptions import (
+    AlreadyToldError,
+    InvalidValueError,
+    NoInitialSampleError,
+    NormRefutedWarning,
+    StopReason,
+    UnknownTrialError,
+    UnsafeInitialSampleError,
+    UnsafeMeasurementWarning,
+)
+from safebo.kernels import Matern, StationaryKernel
+from safebo.norms import NormEstimator, Scenario
+from safebo.norms.base import count
+from safebo.outputs import Constraint, Guarantee, guarantee, number, resolve_outputs
+from safebo.sets import RULES
+from safebo.state import NormRecord, Sample, Settings, State
+from safebo.subdomain import (
+    Candidate,
+    Draft,
+    Refutation,
+    Rules,
+    SubDomain,
+    SubDomainView,
+    certifies,
+    conclude,
+    interval_at,
+    prepare,
+    view,
+)
+
+FloatArray = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Params = Mapping[str, float] | ArrayLike
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The next experiment and its certificate: the interval that its sub-domain holds for it, and the norm behind it."""
+
+    id: str
+    params: Mapping[str, float]
+    x: tuple[float, ...]  # unit cube
+    lower: float  # objective
+    upper: float
+    norm: float  # B_t of the objective in the sub-domain
+    cube: Cube
+    confidence: float  # probability that no experiment of the run is unsafe, see `SafeOptimizer.guarantee`
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # every output
+    norms: Mapping[str, float] = field(default_factory=dict)
+    refutations: tuple[Refutation, ...] = ()  # norms that the data refuted at this step
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The parameters with the largest certified lower bound of the objective."""
+
+    params: dict[str, float]
+    lower: float
+    mean: float
+    upper: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Analysis:
+    """All sub-domains after a step, and what follows from them."""
+
+    subdomains: dict[Cube, SubDomain]
+    record: NormRecord
+    refutations: tuple[Refutation, ...]
+    best_lower: float
+    choice: tuple[Cube, Candidate] | None
+    stop_reason: StopReason | None
+
+
+class SafeOptimizer:
+    """Maximises an unknown function by experiments that are certified as safe.
+
+    >>> opt = SafeOptimizer(Box({"kp": (0.0, 5.0)}), threshold=0.0)
+    >>> opt.tell({"kp": 1.0}, 0.8)               # at least one safe measurement to start from
+    >>> while (trial := opt.ask()) is not None:
+    ...     opt.tell(trial, measure(trial.params))
+
+    domain            named parameters with bounds
+    threshold         the objective must stay above it; None if only `constraints` limit the experiments
+    kernel            on the unit cube: lengthscale 0.1 is a tenth of each parameter's range
+    noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
+    norm              how the norm is bounded: `Scenario` (learned), `Fixed` (guessed), `Hoeffding` (2024)
+    bound             the confidence bound
+    delta             failure probability of the confidence intervals, shared over all limits
+    cubes             `LocalCubes(n, delta)`, another locality, or None for the global domain only
+    points_per_axis   grid of every sub-domain
+    safe_set          "union" (default), "continuity" (eq. (6)) or "confidence" (lower bound above the threshold)
+    min_width         points whose interval is narrower are not measured again, in measured units
+    constraints       further outputs with limits
+    falsify           test every norm bound against the data, and raise it if they refute it
+    refutation_margin factor above the refuting bound that a refuted norm is raised to
+    screening         a cheap norm estimator used to rank sub-domains; the returned trial is always certified with `norm`
+    memory_budget     bytes of grid arrays kept between asks; beyond it they are rebuilt when needed
+    seed              of the random functions; same data and seed, same trials
+    """
+
+    def __init__(
+        self,
+        domain: Box,
+        threshold: float | None,
+        *,
+        kernel: StationaryKernel | None = None,
+        noise: float = 0.01,
+        norm: NormEstimator | None = None,
+        bound: ConfidenceBound | None = None,
+        delta: float = 0.01,
+        cubes: Locality | None = LocalCubes(n=5, delta=0.1),  # noqa: B008 - frozen
+        points_per_axis: int | tuple[int, ...] | None = None,
+        safe_set: str = "union",
+        min_width: float = 0.1,
+        constraints: Mapping[str, Constraint] | None = None,
+        falsify: bool = True,
+        refutation_margin: float = 1.2,
+        screening: NormEstimator | None = None,
+        memory_budget: int = 1_000_000_000,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(domain, Box):
+            raise InvalidValueError(f"domain must be a Box, got {domain!r}.")
+        if safe_set not in RULES:
+            raise InvalidValueError(f"safe_set must be one of {list(RULES)}, got {safe_set!r}.")
+        locality: Locality = GlobalDomain() if cubes is None else cubes
+        if not callable(getattr(locality, "cubes", None)):
+            raise InvalidValueError(f"cubes must be LocalCubes(n, delta), another locality or None, got {cubes!r}.")
+        if not number(refutation_margin, "refutation_margin") > 1.0:
+            raise InvalidValueError(f"refutation_margin must exceed 1, got {refutation_margin!r}.")
+        outputs = resolve_outputs(
+            threshold,
+            dict(constraints or {}),
+            kernel if kernel is not None else Matern(nu=1.5, lengthscale=0.1),
+            noise,
+            norm if norm is not None else Scenario(),
+            bound if bound is not None else Paper(),
+            delta,
+            min_width,
+        )
+        for output in outputs:
+            output.kernel.lengthscales(domain.dim)
+        settings = Settings(
+            domain, outputs, locality, resolve_points_per_axis(points_per_axis, domain.dim), safe_set, bool(falsify),
+            float(refutation_margin), screening, count(memory_budget, "memory_budget", 0), count(seed, "seed", 0),
+        )  # fmt: skip
+        self._start(State(settings))
+
+    def _start(self, state: State) -> None:
+        self._state = state
+        settings = state.settings
+        self._rules = Rules(settings.outputs, settings.shape, settings.safe_set, settings.falsify, settings.margin)
+        self._committed: dict[Cube, SubDomain] = {}
+        self._replayed = 0  # how many of the state's records `_committed` contains
+        self._analysis: _Analysis | None = None
+        self._issued: dict[str, Trial] = {}
+
+    # -- the loop -------------------------------------------------------------------------------------------------------
+
+    def tell(self, what: Trial | Params, value: float, constraints: Mapping[str, float] | None = None) -> None:
+        """Commit a measurement: of a trial, or of parameters that were run without asking (the initial safe samples, say).
+
+        The first sample must lie inside every limit. Later ones need not: they are used as data, never as a starting point, and
+        a warning says so. A rejected measurement leaves the state as it was.
+        """
+        trial = what if isinstance(what, Trial) else None
+        point = self._check_trial(trial) if trial is not None else self.domain.point(what)  # type: ignore[arg-type]
+        values = self._check_values(value, constraints)
+        violated = [
+            f"{o.name} = {v:g} outside [{_show(o.lower_limit, '-inf')}, {_show(o.upper_limit, 'inf')}]"
+            for o, v in zip(self._state.outputs, values, strict=True)
+            if not o.satisfied(v)
+        ]
+        if violated and not self._state.inside().any():
+            raise UnsafeInitialSampleError(
+                f"The initial sample {self.domain.as_dict(point)} is not safe: {'; '.join(violated)}. "
+                "Start from a parameter that is known to be safe, or correct the threshold."
+            )
+        record = None
+        if trial is not None and trial.id == self._trial_id():
+            record = self._require_analysis().record
+            committed = self._require_analysis().subdomains
+        sample = Sample(
+            tuple(point.tolist()), tuple(self.domain.to_unit(point).tolist()) if trial is None else trial.x, values,
+            None if trial is None else trial.id,
+        )  # fmt: skip
+        if record is not None:
+            self._committed, self._replayed = committed, self._replayed + 1
+        self._state = self._state.told(sample, record)
+        self._analysis = None
+        if trial is not None:
+            self._issued.pop(trial.id, None)
+        if violated:
+            warnings.warn(
+                f"Measurement {self._state.step} at {self.domain.as_dict(point)} violates a limit: {'; '.join(violated)}.",
+                UnsafeMeasurementWarning,
+                stacklevel=2,
+            )
+
+    def ask(self) -> Trial | None:
+        """The next certified experiment, or None when there is none left; then `stop_reason` says why."""
+        analysis = self._require_analysis()
+        if analysis.choice is None:
+            return None
+        cube, candidate = analysis.choice
+        norms = {o.name: s.norm for o, s in zip(self._state.outputs, analysis.subdomains[cube].outputs, strict=True)}
+        bounds = {
+            o.name: pair
+            for o, pair in zip(self._state.outputs, zip(candidate.lower, candidate.upper, strict=True), strict=True)
+        }
+        point = self.domain.from_unit(np.array(candidate.x))
+        trial = Trial(
+            id=self._trial_id(),
+            params=MappingProxyType(self.domain.as_dict(point)),
+            x=candidate.x,
+            lower=candidate.lower[0],
+            upper=candidate.upper[0],
+            norm=norms[self._state.outputs[0].name],
+            cube=cube,
+            confidence=self.guarantee.probability,
+            bounds=MappingProxyType(bounds),
+            norms=MappingProxyType(norms),
+            refutations=analysis.refutations,
+        )
+        self._issued[trial.id] = trial
+        return trial
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why `ask` returns None, with `advice`; None while there is a trial to run."""
+        return self._require_analysis().stop_reason
+
+    # -- results --------------------------------------------------------------------------------------------------------
+
+    def best(self) -> Best:
+        """The parameters with the largest certified lower bound of the objective, over all sub-domains and measured samples."""
+        analysis = self._require_analysis()
+        found = [(s.best, s) for s in analysis.subdomains.values() if s.best is not None]
+        if not found:
+            raise NoInitialSampleError(f"No parameter is certified as safe. {StopReason.EMPTY_SAFE_SET.advice}")
+        candidate, subdomain = max(found, key=lambda pair: pair[0].lower[0])
+        mean, _ = subdomain.outputs[0].posterior.at(np.array([candidate.x]))
+        lower, upper = candidate.lower[0], candidate.upper[0]
+        point = self.domain.from_unit(np.array(candidate.x))
+        return Best(self.domain.as_dict(point), lower, float(np.clip(mean[0], lower, upper)), upper)
+
+    def bounds(self, x: ArrayLike, output: str | None = None) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper bound of an output (default: the objective) at points in user units, (p,) each.
+
+        Every sub-domain around a point holds an interval for it; the intersection is returned. Where two of them contradict each
+        other (one norm must be wrong), it is the interval that spans both.
+        """
+        points = self._unit_points(x)
+        index = self._output_index(output)
+        lowers, uppers = [], []
+        for subdomain in self._require_analysis().subdomains.values():
+            low, high = np.full(len(points), np.nan), np.full(len(points), np.nan)
+            where = subdomain.cube.contains(points)
+            if where.any() and len(subdomain.rows):
+                low[where], high[where] = interval_at(subdomain.outputs[index], self._state.outputs[index], points[where])
+            lowers.append(low)
+            uppers.append(high)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a point that no sub-domain with samples contains
+            lower, upper = np.nanmax(lowers, axis=0), np.nanmin(uppers, axis=0)
+            crossed = lower > upper
+            if crossed.any():
+                lower[crossed] = np.nanmin(np.array(lowers)[:, crossed], axis=0)
+                upper[crossed] = np.nanmax(np.array(uppers)[:, crossed], axis=0)
+        return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
+
+    def mean(self, x: ArrayLike, output: str | None = None) -> FloatArray:
+        """Posterior mean of an output (default: the objective) given all samples, at points in user units, (p,)."""
+        points, index = self._unit_points(x), self._output_index(output)
+        whole = self._require_analysis().subdomains[Cube.whole(self.domain.dim)]
+        return whole.outputs[index].posterior.at(points)[0]
+
+    def is_safe(self, x: ArrayLike) -> Mask:
+        """Which points in user units are certified as safe by some sub-domain, (p,)."""
+        points = self._unit_points(x)
+        result = np.zeros(len(points), dtype=bool)
+        for subdomain in self._require_analysis().subdomains.values():
+            todo = np.flatnonzero(~result & subdomain.cube.contains(points))
+            if len(todo) and len(subdomain.rows):
+                result[todo] = certifies(subdomain, self._rules, points[todo])
+        return result
+
+    def safe_set(self) -> FloatArray:
+        """All grid points of all sub-domains that are certified as safe, in user units, (p, n), without repetition."""
+        pieces = [s.points[s.safe] for s in self.subdomains()]
+        return self.domain.from_unit(np.unique(np.concatenate(pieces), axis=0))
+
+    def subdomains(self) -> list[SubDomainView]:
+        """Intervals and sets S, M, G of every sub-domain on its grid, rebuilt on request."""
+        analysis = self._require_analysis()
+        return [view(s, self._rules, analysis.best_lower) for s in analysis.subdomains.values()]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised for the whole run, and how the failure probability is shared over the limits."""
+        return guarantee(self._state.outputs)
+
+    @property
+    def refutations(self) -> tuple[Refutation, ...]:
+        """Norm bounds that the data refuted at the current step."""
+        return self._require_analysis().refutations
+
+    # -- state ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def domain(self) -> Box:
+        """The box of parameters."""
+        return self._state.settings.domain
+
+    @property
+    def state(self) -> State:
+        """The frozen state; `state.to_json()` writes it."""
+        return self._state
+
+    @classmethod
+    def from_json(cls, text: str) -> SafeOptimizer:
+        """Continue from `state.to_json()`: the next trial is the one the original would have asked for."""
+        optimizer = cls.__new__(cls)
+        optimizer._start(State.from_json(text))
+        return optimizer
+
+    # -- checks ---------------------------------------------------------------------------------------------------------
+
+    def _trial_id(self) -> str:
+        return f"{self._state.step}-{self._state.digest()}"
+
+    def _check_trial(self, trial: Trial) -> FloatArray:
+        if any(s.trial == trial.id for s in self._state.samples):
+            raise AlreadyToldError(f"Trial {trial.id} has been told before; tell the parameters as a dict to add a repetition.")
+        known = self._issued.get(trial.id)
+        if known is None and self._state.step and trial.id == self._trial_id():
+            known = self.ask()  # a trial from before a restart: the same state asks for it again
+        if known is None or known.x != trial.x or dict(known.params) != dict(trial.params):
+            raise UnknownTrialError(
+                f"Trial {trial.id} was not issued by this optimizer in its present state; tell its parameters as a dict instead."
+            )
+        return self.domain.point(dict(trial.params))
+
+    def _check_values(self, value: object, constraints: Mapping[str, float] | None) -> tuple[float, ...]:
+        names = [o.name for o in self._state.outputs]
+        given: dict[str, Any] = dict(constraints or {})
+        unknown, missing = [n for n in given if n not in names[1:]], [n for n in names[1:] if n not in given]
+        if unknown or missing:
+            raise InvalidValueError(f"Constraint values do not match {names[1:]}: unknown {unknown}, missing {missing}.")
+        return (_measurement(value, names[0]), *(_measurement(given[n], n) for n in names[1:]))
+
+    def _unit_points(self, x: ArrayLike) -> FloatArray:
+        if isinstance(x, Mapping):
+            return self.domain.to_unit(self.domain.point(x)[None, :])
+        return self.domain.to_unit(self.domain.points(x))
+
+    def _output_index(self, output: str | None) -> int:
+        names = [o.name for o in self._state.outputs]
+        if output is not None and output not in names:
+            raise InvalidValueError(f"Unknown output {output!r}: choose one of {names}.")
+        return 0 if output is None else names.index(output)
+
+    # -- the analysis of a step -----------------------------------------------------------------------------------------
+
+    def _require_analysis(self) -> _Analysis:
+        if not self._state.inside().any():
+            raise NoInitialSampleError("There is no safe measurement yet: tell at least one before asking.")
+        if self._analysis is None:
+            for record in self._state.records[self._replayed :]:  # after `from_json`: repeat what was committed
+                self._committed = self._update(self._committed, record.step, record)[0]
+                self._replayed += 1
+            self._analysis = self._analyse()
+            self._warn(self._analysis.refutations)
+        return self._analysis
+
+    def _analyse(self) -> _Analysis:
+        step = self._state.step
+        if self._state.settings.screening is None:
+            subdomains, estimates, refutations = self._update(self._committed, step, None)
+            best_lower = _best_lower(subdomains)
+            choice = _choose(subdomains, best_lower)
+        else:
+            subdomains, estimates, refutations, choice = self._screen(step)
+            best_lower = _best_lower(subdomains)
+        record = NormRecord(step, tuple(estimates))
+        reason = None if choice is not None else _stop_reason(subdomains, best_lower)
+        return _Analysis(subdomains, record, tuple(refutations), best_lower, choice, reason)
+
+    def _update(
+        self, base: dict[Cube, SubDomain], step: int, record: NormRecord | None, only: set[Cube] | None = None
+    ) -> tuple[dict[Cube, SubDomain], list[tuple[int, tuple[float, ...]]], list[Refutation]]:
+        """Sub-domains after `step` samples: those touched by new samples are recomputed, the others are kept as they are.
+
+        With a record, exactly its sub-domains are recomputed, with its estimates; `only` restricts a fresh computation.
+        """
+        x, values, inside = self._state.x()[:step], self._state.values()[:step], self._state.inside()[:step]
+        settings = self._state.settings
+        recorded = None if record is None else dict(record.estimates)
+        drafts: dict[Cube, Draft] = {}
+        result: dict[Cube, SubDomain] = {}
+        estimates: list[tuple[int, tuple[float, ...]]] = []
+        order = settings.locality.cubes(x)
+        for position, cube in enumerate(order):
+            old = base.get(cube)
+            skip = (only is not None and cube not in only) if recorded is None else position not in recorded
+            if skip or (recorded is None and old is not None and len(old.rows) == int(cube.contains(x).sum())):
+                continue
+            raw = None if recorded is None else recorded[position]
+            drafts[cube] = prepare(cube, old, self._rules, x, values, inside, (settings.seed, step), raw)
+            estimates.append((position, drafts[cube].raw))
+        lower_bounds = _enclosed_lower_bounds(list(drafts.values())) if settings.falsify else {}
+        refutations: list[Refutation] = []
+        held = sum(s.nbytes for cube, s in base.items() if cube not in drafts)
+        for cube in order:
+            if cube in drafts:
+                smallest = lower_bounds.get(cube, drafts[cube].lower_bounds)
+                keep = held < settings.memory_budget
+                updated, found = conclude(drafts[cube], self._rules, smallest, step, keep_grid=keep)
+                result[cube] = updated
+                held += updated.nbytes
+                refutations.extend(found)
+            elif cube in base:
+                result[cube] = base[cube]
+        return result, estimates, refutations
+
+    def _screen(
+        self, step: int
+    ) -> tuple[
+        dict[Cube, SubDomain], list[tuple[int, tuple[float, ...]]], list[Refutation], tuple[Cube, Candidate] | None
+    ]:
+        """Rank the touched sub-domains with the screening norm, certify them one by one (appendix "Role of the RNN").
+
+        The first sub-domain whose certified candidate is the screened one wins; if none does, every touched sub-domain has been
+        certified by then and the most uncertain certified candidate is taken.
+        """
+        screened = self._screened(step)
+        subdomains = {c: s for c, s in self._committed.items() if c not in screened}
+        estimates: list[tuple[int, tuple[float, ...]]] = []
+        refutations: list[Refutation] = []
+        best = max(_best_lower(screened), _best_lower(subdomains))
+        ranked = [(c, s.candidate(best)) for c, s in {**subdomains, **screened}.items()]
+        ranked.sort(key=lambda pair: -pair[1].uncertainty if pair[1] is not None else np.inf)
+        current = dict(self._committed)
+        for cube, wanted in ranked:
+            if cube in screened:
+                current, found, events = self._update(current, step, None, only={cube})
+                estimates.extend(found)
+                refutations.extend(events)
+            certified = current[cube].candidate(_best_lower(current))
+            if wanted is not None and certified is not None and certified.x == wanted.x:
+                return current, estimates, refutations, (cube, certified)
+        return current, estimates, refutations, _choose(current, _best_lower(current))
+
+    def _screened(self, step: int) -> dict[Cube, SubDomain]:
+        """The touched sub-domains as the screening norm sees them; nothing of this is kept."""
+        x, values, inside = self._state.x(), self._state.values(), self._state.inside()
+        settings, screening = self._state.settings, self._state.settings.screening
+        assert screening is not None
+        outputs = tuple(_with_norm(o, screening) for o in settings.outputs)
+        rules = Rules(outputs, settings.shape, settings.safe_set, False, settings.margin)
+        result: dict[Cube, SubDomain] = {}
+        for cube in settings.locality.cubes(x):
+            old = self._committed.get(cube)
+            if old is not None and len(old.rows) == int(cube.contains(x).sum()):
+                continue
+            draft = prepare(cube, None, rules, x, values, inside, (settings.seed, step))
+            result[cube] = conclude(draft, rules, draft.lower_bounds, step, keep_grid=False)[0]
+        return result
+
+    @staticmethod
+    def _warn(refutations: tuple[Refutation, ...]) -> None:
+        if refutations:
+            worst = max(refutations, key=lambda r: r.raised_to / r.norm)
+            warnings.warn(
+                f"The data refute the norm bound of {len(refutations)} sub-domain(s); the largest correction raises the bound of "
+                f"{worst.output!r} from {worst.norm:.4g} to {worst.raised_to:.4g}. Earlier intervals there were dropped. If this repeats, "
+                "the function is rougher than the kernel or alpha_bar allow.",
+                NormRefutedWarning,
+                stacklevel=4,
+            )
+
+
+def _with_norm(output: Any, norm: NormEstimator) -> Any:
+    from dataclasses import replace
+
+    return replace(output, norm=norm)
+
+
+def _show(limit: float | None, default: str) -> str:
+    return default if limit is None else f"{limit:g}"
+
+
+def _measurement(value: object, name: str) -> float:
+    scalar = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+    return number(scalar, f"The measurement of {name!r}")
+
+
+def _best_lower(subdomains: Mapping[Cube, SubDomain]) -> float:
+    return max((s.best.lower[0] for s in subdomains.values() if s.best is not None), default=-np.inf)
+
+
+def _choose(subdomains: Mapping[Cube, SubDomain], best_lower: float) -> tuple[Cube, Candidate] | None:
+    """The most uncertain candidate over all sub-domains (Alg. 4, l. 7); ties go to the earlier sub-domain."""
+    choice: tuple[Cube, Candidate] | None = None
+    for cube, subdomain in subdomains.items():
+        candidate = subdomain.candidate(best_lower)
+        if candidate is not None and (choice is None or candidate.uncertainty > choice[1].uncertainty):
+            choice = cube, candidate
+    return choice
+
+
+def _stop_reason(subdomains: Mapping[Cube, SubDomain], best_lower: float) -> StopReason:
+    if not any(s.any_safe for s in subdomains.values()):
+        return StopReason.EMPTY_SAFE_SET
+    if any(s.any_expander or s.highest_upper >= best_lower for s in subdomains.values()):
+        return StopReason.CONVERGED
+    return StopReason.NO_CANDIDATES
+
+
+def _enclosed_lower_bounds(drafts: list[Draft]) -> dict[Cube, tuple[float, ...]]:
+    """A box inside a box has the smaller norm: what refutes a norm in a cube refutes it in every cube around it."""
+    if not drafts:
+        return {}
+    low, high = np.array([d.cube.lower for d in drafts]), np.array([d.cube.upper for d in drafts])
+    encloses = (low[:, None] <= low[None]).all(axis=2) & (high[:, None] >= high[None]).all(axis=2)  # [i, j]: i around j
+    own = np.array([d.lower_bounds for d in drafts])  # (cubes, outputs)
+    largest = np.where(encloses[:, :, None], own[None], 0.0).max(axis=1)
+    return {d.cube: tuple(row) for d, row in zip(drafts, largest.tolist(), strict=True)}

@@ -1,0 +1,50 @@
+"""The algorithms of the literature as configurations of the same parts, with their published hyper-parameters.
+
+All of them use the confidence bound as printed in the paper (`Paper`) and leave its norms unchallenged (`falsify=False`), so that they
+show what was published. Any argument of `SafeOptimizer` can be overridden.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from safebo.bounds import Paper
+from safebo.domain import Box, LocalCubes, SampleHull
+from safebo.kernels import Matern
+from safebo.norms import Fixed, Hoeffding, NormEstimator, Scenario
+from safebo.optimizer import SafeOptimizer
+
+
+def _paper(domain: Box, threshold: float | None, defaults: dict[str, Any], overrides: dict[str, Any]) -> SafeOptimizer:
+    settings: dict[str, Any] = {
+        "kernel": Matern(nu=1.5, lengthscale=0.1),
+        "noise": 0.01,
+        "delta": 0.01,
+        "bound": Paper(),
+        "falsify": False,
+        "min_width": 0.1,
+        **defaults,
+        **overrides,
+    }
+    return SafeOptimizer(domain, threshold, **settings)
+
+
+def algorithm_4(domain: Box, threshold: float | None, **overrides: Any) -> SafeOptimizer:
+    """Algorithm 4: learned norm, local cubes (N = 5, Delta = 0.1 as in the paper's synthetic experiment)."""
+    return _paper(domain, threshold, {"norm": Scenario(), "cubes": LocalCubes(n=5, delta=0.1)}, overrides)
+
+
+def algorithm_1(domain: Box, threshold: float | None, **overrides: Any) -> SafeOptimizer:
+    """Algorithm 1: learned norm, global domain only."""
+    return _paper(domain, threshold, {"norm": Scenario(), "cubes": None}, overrides)
+
+
+def safeopt(domain: Box, threshold: float | None, *, norm: float | NormEstimator, **overrides: Any) -> SafeOptimizer:
+    """SafeOpt: the norm is guessed and kept, global domain only."""
+    estimator = Fixed(norm) if isinstance(norm, (int, float)) else norm
+    return _paper(domain, threshold, {"norm": estimator, "cubes": None}, overrides)
+
+
+def pacsbo_2024(domain: Box, threshold: float | None, **overrides: Any) -> SafeOptimizer:
+    """PACSBO (2024): Hoeffding's inequality for the norm; global domain, hull of the samples, and the box between the two."""
+    return _paper(domain, threshold, {"norm": Hoeffding(), "cubes": SampleHull()}, overrides)
