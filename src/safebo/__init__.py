@@ -1,9 +1,9 @@
 """Safe Bayesian optimization that learns the RKHS norm from data.
 
-`SafeOptimizer` suggests experiments that are certified as safe with high probability; see `docs/guarantees.md` for what that means.
+`SafeOptimizer` suggests experiments that are certified as safe with high probability; `docs/guarantees.md` says what that means.
 """
 
-from safebo import presets
+from safebo import presets, problems
 from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
 from safebo.domain import Box, Cube, LocalCubes
 from safebo.exceptions import SafeboError, StopReason
@@ -36,5 +36,6 @@ __all__ = [
     "Trial",
     "__version__",
     "presets",
+    "problems",
     "register",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ class ConfidenceBound(Protocol):
         ...
 
 
-@runtime_checkable
 class ScaledBound(ConfidenceBound, Protocol):
     """Q_t = mean +- beta sd."""
 
@@ -43,7 +42,6 @@ class ScaledBound(ConfidenceBound, Protocol):
         ...
 
 
-@runtime_checkable
 class EnvelopeBound(ConfidenceBound, Protocol):
     """Q_t = intersection of several intervals."""
 
@@ -52,6 +50,11 @@ class EnvelopeBound(ConfidenceBound, Protocol):
     ) -> tuple[FloatArray, FloatArray]:
         """Lower and upper end at points with k(X, points) = cross (t, G); crossing ends mean that the norm is refuted."""
         ...
+
+
+def is_scaled(bound: ConfidenceBound) -> TypeGuard[ScaledBound]:
+    """Whether a bound has the form mean +- beta sd."""
+    return hasattr(bound, "beta")
 
 
 @dataclass(frozen=True)

@@ -283,10 +283,10 @@ class Grid:
             mesh[axis] = values.reshape([-1 if i == axis else 1 for i in range(len(self.shape))])
         return mesh.reshape(len(self.shape), -1)
 
-    def point(self, index: int) -> FloatArray:
-        """Point number g, (n,)."""
+    def at(self, index: NDArray[np.intp]) -> FloatArray:
+        """Points number g for every g in index, (k, n)."""
         where = np.unravel_index(index, self.shape)
-        return np.array([axis[i] for axis, i in zip(self.axes, where, strict=True)])
+        return np.stack([axis[i] for axis, i in zip(self.axes, where, strict=True)], axis=-1)
 
 
 def resolve_points_per_axis(points: int | Sequence[int] | None, dim: int) -> tuple[int, ...]:

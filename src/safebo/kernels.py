@@ -198,7 +198,7 @@ class Matern(StationaryKernel):
             return -np.log1p(-np.minimum(target, 1.0 - _NEGLIGIBLE))
         table_decay, table_c = _matern_table(self.nu)
         c = np.interp(target, table_decay, table_c)
-        for _ in range(3):  # Newton from a start with four good digits
+        for _ in range(2):  # Newton from a start with five good digits
             slope = c * np.exp(-c) if self.nu == 1.5 else (c + c * c) / 3.0 * np.exp(-c)
             step = np.divide(_matern_decay(c, self.nu) - target, slope, out=np.zeros_like(c), where=slope > 0.0)
             c = np.maximum(c - step, 0.0)

@@ -1,7 +1,7 @@
 """Ask and tell (Algorithms 1, 2 and 4).
 
-`SafeOptimizer` is the only stateful class: it holds a frozen `State` and derived arrays. `ask` is pure: the same state gives the same
-trial, as often as one asks. `tell` commits: the measurement, and the norm estimates that the trial was certified with.
+`SafeOptimizer` is the only stateful class: it holds a frozen `State` and derived arrays. `ask` is pure: the same state gives the
+same trial, as often as one asks. `tell` commits: the measurement, and the norm estimates that the trial was certified with.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from safebo.analysis import Analysis, analyse, repeat, rules_of
 from safebo.bounds import ConfidenceBound, Paper
 from safebo.domain import Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
 from safebo.exceptions import (
@@ -27,25 +28,15 @@ from safebo.exceptions import (
     UnsafeInitialSampleError,
     UnsafeMeasurementWarning,
 )
+from safebo.inspection import SubDomainView, certifies, view
+from safebo.intervals import Refutation, interval_at
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import NormEstimator, Scenario
 from safebo.norms.base import count
 from safebo.outputs import Constraint, Guarantee, guarantee, number, resolve_outputs
 from safebo.sets import RULES
-from safebo.state import NormRecord, Sample, Settings, State
-from safebo.subdomain import (
-    Candidate,
-    Draft,
-    Refutation,
-    Rules,
-    SubDomain,
-    SubDomainView,
-    certifies,
-    conclude,
-    interval_at,
-    prepare,
-    view,
-)
+from safebo.state import Sample, Settings, State
+from safebo.subdomain import SubDomain
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -80,18 +71,6 @@ class Best:
     lower: float
     mean: float
     upper: float
-
-
-@dataclass(frozen=True, eq=False)
-class _Analysis:
-    """All sub-domains after a step, and what follows from them."""
-
-    subdomains: dict[Cube, SubDomain]
-    record: NormRecord
-    refutations: tuple[Refutation, ...]
-    best_lower: float
-    choice: tuple[Cube, Candidate] | None
-    stop_reason: StopReason | None
 
 
 class SafeOptimizer:
@@ -171,11 +150,10 @@ class SafeOptimizer:
 
     def _start(self, state: State) -> None:
         self._state = state
-        settings = state.settings
-        self._rules = Rules(settings.outputs, settings.shape, settings.safe_set, settings.falsify, settings.margin)
+        self._rules = rules_of(state.settings)
         self._committed: dict[Cube, SubDomain] = {}
         self._replayed = 0  # how many of the state's records `_committed` contains
-        self._analysis: _Analysis | None = None
+        self._analysis: Analysis | None = None
         self._issued: dict[str, Trial] = {}
 
     # -- the loop -------------------------------------------------------------------------------------------------------
@@ -228,8 +206,7 @@ class SafeOptimizer:
         cube, candidate = analysis.choice
         norms = {o.name: s.norm for o, s in zip(self._state.outputs, analysis.subdomains[cube].outputs, strict=True)}
         bounds = {
-            o.name: pair
-            for o, pair in zip(self._state.outputs, zip(candidate.lower, candidate.upper, strict=True), strict=True)
+            o.name: pair for o, pair in zip(self._state.outputs, zip(candidate.lower, candidate.upper, strict=True), strict=True)
         }
         point = self.domain.from_unit(np.array(candidate.x))
         trial = Trial(
@@ -328,6 +305,17 @@ class SafeOptimizer:
         """Norm bounds that the data refuted at the current step."""
         return self._require_analysis().refutations
 
+    def _require_analysis(self) -> Analysis:
+        if not self._state.inside().any():
+            raise NoInitialSampleError("There is no safe measurement yet: tell at least one before asking.")
+        if self._analysis is None:
+            for record in self._state.records[self._replayed :]:  # after `from_json`: repeat what was committed
+                self._committed = repeat(self._state, self._committed, record)
+                self._replayed += 1
+            self._analysis = analyse(self._state, self._committed)
+            _warn(self._analysis.refutations)
+        return self._analysis
+
     # -- state ----------------------------------------------------------------------------------------------------------
 
     @property
@@ -383,131 +371,6 @@ class SafeOptimizer:
             raise InvalidValueError(f"Unknown output {output!r}: choose one of {names}.")
         return 0 if output is None else names.index(output)
 
-    # -- the analysis of a step -----------------------------------------------------------------------------------------
-
-    def _require_analysis(self) -> _Analysis:
-        if not self._state.inside().any():
-            raise NoInitialSampleError("There is no safe measurement yet: tell at least one before asking.")
-        if self._analysis is None:
-            for record in self._state.records[self._replayed :]:  # after `from_json`: repeat what was committed
-                self._committed = self._update(self._committed, record.step, record)[0]
-                self._replayed += 1
-            self._analysis = self._analyse()
-            self._warn(self._analysis.refutations)
-        return self._analysis
-
-    def _analyse(self) -> _Analysis:
-        step = self._state.step
-        if self._state.settings.screening is None:
-            subdomains, estimates, refutations = self._update(self._committed, step, None)
-            best_lower = _best_lower(subdomains)
-            choice = _choose(subdomains, best_lower)
-        else:
-            subdomains, estimates, refutations, choice = self._screen(step)
-            best_lower = _best_lower(subdomains)
-        record = NormRecord(step, tuple(estimates))
-        reason = None if choice is not None else _stop_reason(subdomains, best_lower)
-        return _Analysis(subdomains, record, tuple(refutations), best_lower, choice, reason)
-
-    def _update(
-        self, base: dict[Cube, SubDomain], step: int, record: NormRecord | None, only: set[Cube] | None = None
-    ) -> tuple[dict[Cube, SubDomain], list[tuple[int, tuple[float, ...]]], list[Refutation]]:
-        """Sub-domains after `step` samples: those touched by new samples are recomputed, the others are kept as they are.
-
-        With a record, exactly its sub-domains are recomputed, with its estimates; `only` restricts a fresh computation.
-        """
-        x, values, inside = self._state.x()[:step], self._state.values()[:step], self._state.inside()[:step]
-        settings = self._state.settings
-        recorded = None if record is None else dict(record.estimates)
-        drafts: dict[Cube, Draft] = {}
-        result: dict[Cube, SubDomain] = {}
-        estimates: list[tuple[int, tuple[float, ...]]] = []
-        order = settings.locality.cubes(x)
-        for position, cube in enumerate(order):
-            old = base.get(cube)
-            skip = (only is not None and cube not in only) if recorded is None else position not in recorded
-            if skip or (recorded is None and old is not None and len(old.rows) == int(cube.contains(x).sum())):
-                continue
-            raw = None if recorded is None else recorded[position]
-            drafts[cube] = prepare(cube, old, self._rules, x, values, inside, (settings.seed, step), raw)
-            estimates.append((position, drafts[cube].raw))
-        lower_bounds = _enclosed_lower_bounds(list(drafts.values())) if settings.falsify else {}
-        refutations: list[Refutation] = []
-        held = sum(s.nbytes for cube, s in base.items() if cube not in drafts)
-        for cube in order:
-            if cube in drafts:
-                smallest = lower_bounds.get(cube, drafts[cube].lower_bounds)
-                keep = held < settings.memory_budget
-                updated, found = conclude(drafts[cube], self._rules, smallest, step, keep_grid=keep)
-                result[cube] = updated
-                held += updated.nbytes
-                refutations.extend(found)
-            elif cube in base:
-                result[cube] = base[cube]
-        return result, estimates, refutations
-
-    def _screen(
-        self, step: int
-    ) -> tuple[
-        dict[Cube, SubDomain], list[tuple[int, tuple[float, ...]]], list[Refutation], tuple[Cube, Candidate] | None
-    ]:
-        """Rank the touched sub-domains with the screening norm, certify them one by one (appendix "Role of the RNN").
-
-        The first sub-domain whose certified candidate is the screened one wins; if none does, every touched sub-domain has been
-        certified by then and the most uncertain certified candidate is taken.
-        """
-        screened = self._screened(step)
-        subdomains = {c: s for c, s in self._committed.items() if c not in screened}
-        estimates: list[tuple[int, tuple[float, ...]]] = []
-        refutations: list[Refutation] = []
-        best = max(_best_lower(screened), _best_lower(subdomains))
-        ranked = [(c, s.candidate(best)) for c, s in {**subdomains, **screened}.items()]
-        ranked.sort(key=lambda pair: -pair[1].uncertainty if pair[1] is not None else np.inf)
-        current = dict(self._committed)
-        for cube, wanted in ranked:
-            if cube in screened:
-                current, found, events = self._update(current, step, None, only={cube})
-                estimates.extend(found)
-                refutations.extend(events)
-            certified = current[cube].candidate(_best_lower(current))
-            if wanted is not None and certified is not None and certified.x == wanted.x:
-                return current, estimates, refutations, (cube, certified)
-        return current, estimates, refutations, _choose(current, _best_lower(current))
-
-    def _screened(self, step: int) -> dict[Cube, SubDomain]:
-        """The touched sub-domains as the screening norm sees them; nothing of this is kept."""
-        x, values, inside = self._state.x(), self._state.values(), self._state.inside()
-        settings, screening = self._state.settings, self._state.settings.screening
-        assert screening is not None
-        outputs = tuple(_with_norm(o, screening) for o in settings.outputs)
-        rules = Rules(outputs, settings.shape, settings.safe_set, False, settings.margin)
-        result: dict[Cube, SubDomain] = {}
-        for cube in settings.locality.cubes(x):
-            old = self._committed.get(cube)
-            if old is not None and len(old.rows) == int(cube.contains(x).sum()):
-                continue
-            draft = prepare(cube, None, rules, x, values, inside, (settings.seed, step))
-            result[cube] = conclude(draft, rules, draft.lower_bounds, step, keep_grid=False)[0]
-        return result
-
-    @staticmethod
-    def _warn(refutations: tuple[Refutation, ...]) -> None:
-        if refutations:
-            worst = max(refutations, key=lambda r: r.raised_to / r.norm)
-            warnings.warn(
-                f"The data refute the norm bound of {len(refutations)} sub-domain(s); the largest correction raises the bound of "
-                f"{worst.output!r} from {worst.norm:.4g} to {worst.raised_to:.4g}. Earlier intervals there were dropped. If this repeats, "
-                "the function is rougher than the kernel or alpha_bar allow.",
-                NormRefutedWarning,
-                stacklevel=4,
-            )
-
-
-def _with_norm(output: Any, norm: NormEstimator) -> Any:
-    from dataclasses import replace
-
-    return replace(output, norm=norm)
-
 
 def _show(limit: float | None, default: str) -> str:
     return default if limit is None else f"{limit:g}"
@@ -518,34 +381,13 @@ def _measurement(value: object, name: str) -> float:
     return number(scalar, f"The measurement of {name!r}")
 
 
-def _best_lower(subdomains: Mapping[Cube, SubDomain]) -> float:
-    return max((s.best.lower[0] for s in subdomains.values() if s.best is not None), default=-np.inf)
-
-
-def _choose(subdomains: Mapping[Cube, SubDomain], best_lower: float) -> tuple[Cube, Candidate] | None:
-    """The most uncertain candidate over all sub-domains (Alg. 4, l. 7); ties go to the earlier sub-domain."""
-    choice: tuple[Cube, Candidate] | None = None
-    for cube, subdomain in subdomains.items():
-        candidate = subdomain.candidate(best_lower)
-        if candidate is not None and (choice is None or candidate.uncertainty > choice[1].uncertainty):
-            choice = cube, candidate
-    return choice
-
-
-def _stop_reason(subdomains: Mapping[Cube, SubDomain], best_lower: float) -> StopReason:
-    if not any(s.any_safe for s in subdomains.values()):
-        return StopReason.EMPTY_SAFE_SET
-    if any(s.any_expander or s.highest_upper >= best_lower for s in subdomains.values()):
-        return StopReason.CONVERGED
-    return StopReason.NO_CANDIDATES
-
-
-def _enclosed_lower_bounds(drafts: list[Draft]) -> dict[Cube, tuple[float, ...]]:
-    """A box inside a box has the smaller norm: what refutes a norm in a cube refutes it in every cube around it."""
-    if not drafts:
-        return {}
-    low, high = np.array([d.cube.lower for d in drafts]), np.array([d.cube.upper for d in drafts])
-    encloses = (low[:, None] <= low[None]).all(axis=2) & (high[:, None] >= high[None]).all(axis=2)  # [i, j]: i around j
-    own = np.array([d.lower_bounds for d in drafts])  # (cubes, outputs)
-    largest = np.where(encloses[:, :, None], own[None], 0.0).max(axis=1)
-    return {d.cube: tuple(row) for d, row in zip(drafts, largest.tolist(), strict=True)}
+def _warn(refutations: tuple[Refutation, ...]) -> None:
+    if refutations:
+        worst = max(refutations, key=lambda r: r.raised_to / r.norm)
+        warnings.warn(
+            f"The data refute the norm bound of {len(refutations)} sub-domain(s); the largest correction raises the bound of "
+            f"{worst.output!r} from {worst.norm:.4g} to {worst.raised_to:.4g}. Earlier intervals there were dropped. If this "
+            "repeats, the function is rougher than the kernel or alpha_bar allow.",
+            NormRefutedWarning,
+            stacklevel=4,
+        )

@@ -1,7 +1,7 @@
 """Named outputs: what is measured, which of it is limited, and how the failure probability is shared.
 
-The paper's case is one output that is both the objective and the safety signal. In general there is one objective, with or without a
-threshold, and any number of further outputs with a lower limit, an upper limit or both. Safe means inside every limit.
+The paper's case is one output that is both the objective and the safety signal. In general there is one objective, with or without
+a threshold, and any number of further outputs with a lower limit, an upper limit or both. Safe means inside every limit.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Output:
         if not isinstance(self.kernel, StationaryKernel):
             raise InvalidValueError(f"The kernel of {self.name!r} must be a Matern or RBF kernel, got {self.kernel!r}.")
         if not callable(getattr(self.norm, "estimate", None)):
-            raise InvalidValueError(f"The norm of {self.name!r} must be a norm estimator such as Scenario() or Fixed(5), got {self.norm!r}.")
+            raise InvalidValueError(
+                f"The norm of {self.name!r} must be a norm estimator such as Scenario() or Fixed(5), got {self.norm!r}."
+            )
         if not callable(getattr(self.bound, "regulariser", None)):
             raise InvalidValueError(f"The bound of {self.name!r} must be a confidence bound such as Paper(), got {self.bound!r}.")
 
@@ -141,7 +143,9 @@ def resolve_outputs(
     sharing = len(constraints) - len(own) + (threshold is not None)
     rest = delta - sum(own)
     if sharing and not rest > 0.0:
-        raise InvalidValueError(f"The constraints use up delta = {delta:g} ({own}); nothing is left for the other {sharing} limits.")
+        raise InvalidValueError(
+            f"The constraints use up delta = {delta:g} ({own}); nothing is left for the other {sharing} limits."
+        )
     if not sharing and rest < -1e-12:
         raise InvalidValueError(f"The constraints' shares {own} exceed delta = {delta:g}.")
     share = rest / sharing if sharing else delta

@@ -8,8 +8,8 @@ Notation
     w = L^-1 y         whitened measurements, `white`
     V = L^-1 k(X, .)   basis on a set of points: mean = V'w, variance = k(a, a) - sum V^2
 
-Row t of L, w and V depends on the samples up to t only. Hence one more sample is one more row, and the posterior after ANY earlier
-sample is a partial sum over rows: the nested interval C_t can be rebuilt at any point from L, w and the betas.
+Row t of L, w and V depends on the samples up to t only. Hence one more sample is one more row, and the posterior after ANY
+earlier sample is a partial sum over rows: the nested interval C_t can be rebuilt at any point from L, w and the betas.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Posterior:
             if factor is not None:
                 if jitter > self.jitter:
                     warnings.warn(
-                        f"The kernel matrix of {len(all_y)} samples is singular in floating point: added {jitter:g} x outputscale to "
-                        f"its diagonal (regulariser {self.regulariser:g}). State a larger noise if this is not intended.",
+                        f"The kernel matrix of {len(all_y)} samples is singular in floating point: added {jitter:g} x outputscale "
+                        f"to its diagonal (regulariser {self.regulariser:g}). State a larger noise if this is not intended.",
                         JitterWarning,
                         stacklevel=2,
                     )
@@ -94,9 +94,7 @@ class Posterior:
         smallest = 8.0 * np.finfo(np.float64).eps * size * diagonal
         for row in range(known, size):
             if row:
-                factor[row, :row] = solve_triangular(
-                    factor[:row, :row], cross[row - known, :row], lower=True, check_finite=False
-                )
+                factor[row, :row] = solve_triangular(factor[:row, :row], cross[row - known, :row], lower=True, check_finite=False)
             pivot = diagonal - factor[row, :row] @ factor[row, :row]
             if not pivot > smallest:
                 return None
@@ -113,7 +111,7 @@ class Posterior:
     @property
     def weights(self) -> FloatArray:
         """(K + lambda I)^-1 y, the coefficients of the posterior mean."""
-        return solve_triangular(self.chol, self.white, lower=True, trans="T", check_finite=False)
+        return np.asarray(solve_triangular(self.chol, self.white, lower=True, trans="T", check_finite=False))
 
     @property
     def mean_norm(self) -> float:
@@ -131,7 +129,9 @@ class Posterior:
     def at(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Posterior mean and standard deviation at points (p, n), eqs. (2) and (3)."""
         columns = scaled_columns(points.T, self.kernel)
-        field = PointField.prior(columns.shape[1], self.kernel).advanced(columns, self, np.full(self.size, -1.0), keep_basis=False)
+        field = PointField.prior(columns.shape[1], self.kernel).advanced(
+            columns, self, np.full(self.size, -1.0), keep_basis=False
+        )
         return field.mean, np.sqrt(np.maximum(field.variance, 0.0))
 
     def prefix(self, size: int) -> Posterior:

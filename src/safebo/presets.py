@@ -1,7 +1,7 @@
 """The algorithms of the literature as configurations of the same parts, with their published hyper-parameters.
 
-All of them use the confidence bound as printed in the paper (`Paper`) and leave its norms unchallenged (`falsify=False`), so that they
-show what was published. Any argument of `SafeOptimizer` can be overridden.
+All of them use the confidence bound as printed in the paper (`Paper`) and leave its norms unchallenged (`falsify=False`), so that
+they show what was published. Any argument of `SafeOptimizer` can be overridden.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Notation
     B               norm bound of the sub-domain
     d_k, radius     kernel metric and its inverse (see kernels)
 
-A point a covers a' if margin(a) - B d_k(a, a') >= 0, that is, if a' lies in the ball of scaled radius radius(margin(a) / B) around
-a. A union of balls is {a' : min_a (|a - a'|^2 - radius(a)^2) <= 0}: one generalised distance transform of the grid. The nearest
+A point a covers a' if margin(a) - B d_k(a, a') >= 0, that is, if a' lies in the ball of scaled radius radius(margin(a) / B)
+around a. A union of balls is {a' : min_a (|a - a'|^2 - radius(a)^2) <= 0}: one generalised distance transform of the grid. The nearest
 point outside the safe set is the same transform with weights 0 and infinity.
 """
 
@@ -23,11 +23,20 @@ from safebo.kernels import StationaryKernel
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+# Below this many pairs one vectorised comparison is cheaper than a loop over seeds.
+_PAIRS_AT_ONCE = 100_000
+
 RULES = ("union", "continuity", "confidence")
 
 
 def covered(
-    grid: Grid, kernel: StationaryKernel, norm: float, margin: FloatArray, sources: Mask, seeds: FloatArray, seed_margin: FloatArray
+    grid: Grid,
+    kernel: StationaryKernel,
+    norm: float,
+    margin: FloatArray,
+    sources: Mask,
+    seeds: FloatArray,
+    seed_margin: FloatArray,
 ) -> Mask:
     """Eq. (6) for one limit: grid points covered by a source on the grid, or by a seed off the grid.
 
@@ -43,9 +52,13 @@ def covered(
         result = backend().lower_envelope(weights.reshape(grid.shape), spacing).ravel() <= 0.0
     usable = seed_margin >= 0.0
     if usable.any():
-        block = result.reshape(grid.shape)
-        for seed, radius in zip(seeds[usable], kernel.radius(seed_margin[usable] / norm), strict=True):
-            _mark_ball(block, grid, seed, float(radius), scale)
+        radii = kernel.radius(seed_margin[usable] / norm)
+        if grid.size * usable.sum() <= _PAIRS_AT_ONCE:
+            result |= (kernel.scaled_distance(seeds[usable], grid.points()) <= radii[:, None]).any(axis=0)
+        else:
+            block = result.reshape(grid.shape)
+            for seed, radius in zip(seeds[usable], radii, strict=True):
+                _mark_ball(block, grid, seed, float(radius), scale)
     return result
 
 

@@ -1,7 +1,7 @@
 """The frozen state of an optimization: settings, data, norm history. It alone determines the next trial.
 
-`to_json` and `from_json` are exact: floats are written with all digits that matter, and no pickle is involved. Grids, posteriors and
-intervals are not stored; they are rebuilt from the data and the recorded norm estimates, to the same bits.
+`to_json` and `from_json` are exact: floats are written with all digits that matter, and no pickle is involved. Grids, posteriors
+and intervals are not stored; they are rebuilt from the data and the recorded norm estimates, to the same bits.
 """
 
 from __future__ import annotations
@@ -29,8 +29,19 @@ FORMAT = 1
 _TYPES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        AbbasiYadkori, MartingaleMixture, Paper, GlobalDomain, LocalCubes, SampleHull, RBF, Matern, Fixed, Hoeffding, Scenario, Output,
-    )  # fmt: skip
+        AbbasiYadkori,
+        MartingaleMixture,
+        Paper,
+        GlobalDomain,
+        LocalCubes,
+        SampleHull,
+        RBF,
+        Matern,
+        Fixed,
+        Hoeffding,
+        Scenario,
+        Output,
+    )
 }
 
 

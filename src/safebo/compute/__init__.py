@@ -1,9 +1,10 @@
 """Array kernels behind one small protocol, loaded lazily by name.
 
 The mathematics of the package never imports numba or torch; it asks `backend()` for the few operations that dominate the run
-time. Every backend implements the same three operations and passes the same tests.
+time. Every backend implements the same operations and passes the same tests.
 
     scenario_parts   quadratic forms and kernel sums of many random RKHS functions at once (Alg. 3)
+    cholesky_solve   head coefficients of all of them
     advance          posterior mean, variance and nested interval on many points, one sample after the other
     lower_envelope   generalised distance transform of a grid (safe set and expanders in linear time)
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from functools import lru_cache
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -32,9 +33,13 @@ class Compute(Protocol):
     ) -> tuple[FloatArray, FloatArray]:
         """For m random functions with centres z (m, n, T) and coefficients a (m, T), unit output scale:
 
-        quadratic forms a' kappa(Z, Z) a, (m,), and values kappa(X, Z) a at the samples x (t, n), (m, t).
-        `is_sorted`: n = 1 and every row of centres ascends, so that Markovian kernels take O(T).
+        quadratic forms a' kappa(Z, Z) a, (m,), and values kappa(X, Z) a at the samples x (t, n), as (t, m).
+        `is_sorted`: n = 1 and the centres of every function ascend, so that Markovian kernels take O(T).
         """
+        ...
+
+    def cholesky_solve(self, chol: FloatArray, rhs: FloatArray) -> FloatArray:
+        """(L L')^-1 rhs for many right-hand sides, rhs (t, m)."""
         ...
 
     def advance(
@@ -74,7 +79,7 @@ def variance_floor(samples: int, outputscale: float) -> float:
 _MODULES = {"numba": "safebo.compute.fused_cpu", "torch": "safebo.compute.torch_reference"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(name: str) -> Compute:
     if name not in _MODULES:
         raise InvalidValueError(f"Unknown compute backend {name!r}: choose one of {sorted(_MODULES)}.")

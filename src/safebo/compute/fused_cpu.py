@@ -171,7 +171,7 @@ def _markov(x, order, z, a, factor, c1, c2, quad, sums):  # type: ignore[no-unty
             decay[e] = _exp_neg64(step[e])
         p0, p1, p2, q0, q1, q2 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0  # forward and backward carries
         diagonal, off = 0.0, 0.0
-        left, right = count * [0.0], count * [0.0]
+        left, right = np.zeros(count), np.zeros(count)
         k, kk = 0, count - 1
         for e in range(total):
             h, d, w = step[e], decay[e], weight[e]
@@ -192,7 +192,34 @@ def _markov(x, order, z, a, factor, c1, c2, quad, sums):  # type: ignore[no-unty
             q2, q1, q0 = d * (q2 + h * (2.0 * q1 + h * q0)), d * (q1 + h * q0), d * q0
         quad[s] = diagonal + 2.0 * off
         for k in range(count):
-            sums[s, order[k]] = left[k] + right[k]
+            sums[order[k], s] = left[k] + right[k]
+
+
+@numba.njit(parallel=True, fastmath={"contract"}, cache=True, error_model="numpy")
+def _solve(chol, rhs):  # type: ignore[no-untyped-def]
+    """Forward and backward substitution in place for rhs (t, m); a task is a block of columns."""
+    size, m = rhs.shape
+    for task in numba.prange((m + _CHUNK - 1) // _CHUNK):
+        first = task * _CHUNK
+        last = min(first + _CHUNK, m)
+        for r in range(size):
+            row = rhs[r, first:last]
+            for j in range(r):
+                factor, other = chol[r, j], rhs[j, first:last]
+                for g in range(last - first):
+                    row[g] -= factor * other[g]
+            inverse = 1.0 / chol[r, r]
+            for g in range(last - first):
+                row[g] *= inverse
+        for r in range(size - 1, -1, -1):
+            row = rhs[r, first:last]
+            for j in range(r + 1, size):
+                factor, other = chol[j, r], rhs[j, first:last]
+                for g in range(last - first):
+                    row[g] -= factor * other[g]
+            inverse = 1.0 / chol[r, r]
+            for g in range(last - first):
+                row[g] *= inverse
 
 
 # -- posterior on many points --------------------------------------------------------------------------------------------
@@ -327,8 +354,8 @@ def _exclusive(what: str, *key: object) -> Iterator[None]:
         if (what, *key) in _compiled:
             yield
             return
-        message = f"safebo: compiling {what} for this machine (once; cached on disk) ..."
-        timer = threading.Timer(1.0, lambda: print(message, file=sys.stderr, flush=True))
+        message = f"safebo: compiling {what} for this machine (once; cached on disk) ...\n"
+        timer = threading.Timer(1.0, lambda: sys.stderr.write(message))
         timer.daemon = True
         timer.start()
         try:
@@ -356,23 +383,30 @@ class FusedCPU:
     ) -> tuple[FloatArray, FloatArray]:
         """See `Compute.scenario_parts`."""
         rbf, c1, c2, factor = _family(family)
-        quad, sums = np.empty(len(a)), np.empty((len(a), len(x)))
+        m, n, size = z.shape
         if is_sorted and not rbf:
+            quad, sums = np.empty(m), np.empty((len(x), m))
             order = np.argsort(x[:, 0], kind="stable")
             with _exclusive("the scenario sums (1-D)"):
                 _markov(x[order, 0] * factor, order, z[:, 0, :], a, factor, c1, c2, quad, sums)
-        else:
-            m, n, size = z.shape
-            tiles = -(-size // _TILE)
-            centres, weights = np.zeros((m, n, tiles * _TILE), np.float32), np.zeros((m, tiles * _TILE), np.float32)
-            np.multiply(z, np.float32(factor), out=centres[:, :, :size])
-            weights[:, :size] = a
-            centres = np.ascontiguousarray(centres.reshape(m, n, tiles, _TILE).transpose(0, 2, 1, 3))
-            weights = weights.reshape(m, tiles, _TILE)
-            matern = None if rbf else (np.float32(c1), np.float32(c2))
-            with _exclusive("the scenario sums", n, rbf):
-                _pairs((x * factor).astype(np.float32), centres, weights, (0,) * n, matern, quad, sums)
-        return quad, sums
+            return quad, sums
+        quad, sums = np.empty(m), np.empty((m, len(x)))
+        tiles = -(-size // _TILE)
+        centres, weights = np.zeros((m, n, tiles * _TILE), np.float32), np.zeros((m, tiles * _TILE), np.float32)
+        np.multiply(z, np.float32(factor), out=centres[:, :, :size])
+        weights[:, :size] = a
+        centres = np.ascontiguousarray(centres.reshape(m, n, tiles, _TILE).transpose(0, 2, 1, 3))
+        matern = None if rbf else (np.float32(c1), np.float32(c2))
+        with _exclusive("the scenario sums", n, rbf):
+            _pairs((x * factor).astype(np.float32), centres, weights.reshape(m, tiles, _TILE), (0,) * n, matern, quad, sums)
+        return quad, np.ascontiguousarray(sums.T)
+
+    def cholesky_solve(self, chol: FloatArray, rhs: FloatArray) -> FloatArray:
+        """See `Compute.cholesky_solve`."""
+        result = np.array(rhs, dtype=np.float64, order="C")
+        with _exclusive("the triangular solves"):
+            _solve(chol, result)
+        return result
 
     def advance(
         self,
@@ -414,4 +448,3 @@ class FusedCPU:
 def create() -> FusedCPU:
     """The backend, for the registry."""
     return FusedCPU()
-

@@ -44,7 +44,7 @@ class TorchReference:
         m, _, size = z.shape
         samples = self._tensor(x)
         step = max(1, _PAIRS_AT_ONCE // max(size * size, 1))
-        quad, sums = np.empty(m), np.empty((m, len(x)))
+        quad, sums = np.empty(m), np.empty((len(x), m))
         for first in range(0, m, step):
             block = slice(first, min(first + step, m))
             centres = self._tensor(z[block]).transpose(1, 2).contiguous()  # (b, T, n)
@@ -52,8 +52,12 @@ class TorchReference:
             gram = _correlation(torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist"), family)
             quad[block] = torch.einsum("bi,bij,bj->b", weights, gram, weights).cpu().numpy()
             cross = torch.cdist(samples.expand(len(centres), -1, -1), centres, compute_mode="donot_use_mm_for_euclid_dist")
-            sums[block] = (_correlation(cross, family) @ weights[:, :, None])[:, :, 0].cpu().numpy()
+            sums[:, block] = (_correlation(cross, family) @ weights[:, :, None])[:, :, 0].T.cpu().numpy()
         return quad, sums
+
+    def cholesky_solve(self, chol: FloatArray, rhs: FloatArray) -> FloatArray:
+        """See `Compute.cholesky_solve`."""
+        return np.asarray(torch.cholesky_solve(self._tensor(rhs), self._tensor(chol)).cpu().numpy())
 
     def advance(
         self,

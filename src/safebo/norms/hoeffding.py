@@ -44,8 +44,6 @@ class Hoeffding:
         norms = functions.norms(query)
         tail = functions.tail_size(query.width, query.posterior.size)
         smallest = query.posterior.mean_norm
-        largest = math.sqrt(query.kernel.outputscale) * (
-            float(np.abs(query.posterior.weights).sum()) + tail * self.alpha_bar
-        )
+        largest = math.sqrt(query.kernel.outputscale) * (float(np.abs(query.posterior.weights).sum()) + tail * self.alpha_bar)
         spread = max(largest - smallest, 0.0)
         return float(norms.mean()) + math.sqrt(math.log(1.0 / self.gamma) / (2.0 * self.m)) * spread

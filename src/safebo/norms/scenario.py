@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from safebo.compute import SingleArray, backend
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
@@ -35,11 +35,10 @@ def discards(m: int, gamma: float, kappa: float) -> int:
 
     Where even r = 0 is infeasible the error names the smallest m that works.
     """
-    r = int(binom.ppf(kappa, m, gamma))  # smallest r with cdf >= kappa; the answer is this one or one of its neighbours
-    while r >= 0 and binom.cdf(r, m, gamma) > kappa:
-        r -= 1
-    while r + 1 < m and binom.cdf(r + 1, m, gamma) <= kappa:
-        r += 1
+    feasible = np.flatnonzero(
+        bdtr(np.arange(m, dtype=np.float64), m, gamma) <= kappa
+    )  # bdtr is the binomial distribution function
+    r = int(feasible[-1]) if len(feasible) else -1
     if r < 0:
         smallest = int(np.ceil(np.log(kappa) / np.log1p(-gamma)))
         raise InfeasibleScenarioError(
@@ -62,19 +61,17 @@ class RandomFunctions:
         return max(round(self.centres * width), samples + 10) - samples
 
     def draw(self, size: int, dim: int, seed: tuple[int, ...]) -> tuple[SingleArray, SingleArray]:
-        """Centres (m, n, T) in the unit cube and coefficients (m, T) in [-alpha_bar, alpha_bar].
+        """Centres in the unit cube and coefficients in [-alpha_bar, alpha_bar]: (m, n, T) and (m, T).
 
         In one dimension the centres of every function ascend (normalised sums of exponential gaps): the coefficients are
         independent and identically distributed, so the order of the centres does not change the distribution of the function.
         """
         if dim == 1:
             sums, unit = _line_draws(self.m, size, seed)
-            centres = (sums[:, :size] / sums[:, size : size + 1])[:, None, :]
-            coefficients = unit[:, :size]
-        else:
-            generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
-            centres = generator.random((self.m, dim, size), dtype=np.float32)
-            coefficients = 2.0 * generator.random((self.m, size), dtype=np.float32) - np.float32(1.0)
+            return (sums[:, :size] / sums[:, size, None])[:, None, :], unit[:, :size] * np.float32(self.alpha_bar)
+        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
+        centres = generator.random((self.m, dim, size), dtype=np.float32)
+        coefficients = 2.0 * generator.random((self.m, size), dtype=np.float32) - np.float32(1.0)
         return centres, coefficients * np.float32(self.alpha_bar)
 
     def norms(self, query: NormQuery) -> FloatArray:
@@ -88,13 +85,13 @@ class RandomFunctions:
         quad, phi = backend().scenario_parts(
             (posterior.x - query.lower) / scale, unit * stretch[:, None], coefficients, kernel.family, is_sorted=dim == 1
         )
-        phi = phi * kernel.outputscale  # (m, t)
-        residual = posterior.y - phi
-        head = posterior.solve(residual.T).T  # (m, t)
+        phi *= kernel.outputscale  # (t, m)
+        y = posterior.y[:, None]
+        head = backend().cholesky_solve(posterior.chol, y - phi)
         noise = posterior.regulariser + posterior.jitter * kernel.outputscale
-        # b'Kb + 2 b'phi = b'(residual - noise b) + 2 b'phi
-        dots = np.einsum("mt,mt->m", head, posterior.y + phi - noise * head)
-        return np.sqrt(np.maximum(kernel.outputscale * quad + dots, 0.0))
+        # b'Kb + 2 b'phi = b'(y - phi - noise b) + 2 b'phi
+        dots = np.einsum("tm,tm->m", head, y + phi - noise * head)
+        return np.asarray(np.sqrt(np.maximum(kernel.outputscale * quad + dots, 0.0)))
 
 
 class _LineCache:
@@ -121,11 +118,11 @@ def _line_draws(m: int, size: int, seed: tuple[int, ...]) -> tuple[SingleArray, 
         return cached[1], cached[2]
     gaps, coefficients = (np.random.Generator(np.random.SFC64(s)) for s in np.random.SeedSequence(seed).spawn(2))
     length = -(-size // 128) * 128
-    sums = np.cumsum(gaps.standard_exponential((length + 1, m), dtype=np.float32), axis=0, dtype=np.float64)
-    unit = 2.0 * coefficients.random((length, m), dtype=np.float32) - np.float32(1.0)
-    draws = np.ascontiguousarray(sums.T.astype(np.float32)), np.ascontiguousarray(unit.T)
-    _cache.key, _cache.sums, _cache.unit = key, *draws
-    return draws
+    steps = np.ascontiguousarray(gaps.standard_exponential((length + 1, m), dtype=np.float32).T)
+    sums = np.cumsum(steps, axis=1, dtype=np.float64).astype(np.float32)
+    unit = np.ascontiguousarray(2.0 * coefficients.random((length, m), dtype=np.float32).T - np.float32(1.0))
+    _cache.key, _cache.sums, _cache.unit = key, sums, unit
+    return sums, unit
 
 
 @dataclass(frozen=True)

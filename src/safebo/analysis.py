@@ -1,0 +1,174 @@
+"""The analysis of one step: from the state and the committed sub-domains to the next candidate. Pure functions (Alg. 4, l. 3-7).
+
+Only sub-domains that a new sample touches are recomputed; the others are taken over as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from safebo.domain import Cube
+from safebo.exceptions import StopReason
+from safebo.intervals import Refutation, Rules
+from safebo.state import NormRecord, Settings, State
+from safebo.subdomain import Candidate, Draft, SubDomain, conclude, prepare
+
+FloatArray = NDArray[np.float64]
+SubDomains = dict[Cube, SubDomain]
+Estimates = list[tuple[int, tuple[float, ...]]]  # (cube number, raw norm estimate per output)
+Choice = tuple[Cube, Candidate] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """All sub-domains after a step, and what follows from them."""
+
+    subdomains: SubDomains
+    record: NormRecord
+    refutations: tuple[Refutation, ...]
+    best_lower: float
+    choice: Choice
+    stop_reason: StopReason | None
+
+
+def rules_of(settings: Settings) -> Rules:
+    """What the sub-domains need to know of the settings."""
+    return Rules(settings.outputs, settings.shape, settings.safe_set, settings.falsify, settings.margin)
+
+
+def analyse(state: State, committed: SubDomains) -> Analysis:
+    """The next candidate and everything behind it, or why there is none."""
+    if state.settings.screening is None:
+        subdomains, estimates, refutations = _update(state, committed, state.step)
+        choice = _choose(subdomains, _best_lower(subdomains))
+    else:
+        subdomains, estimates, refutations, choice = _screen(state, committed)
+    best_lower = _best_lower(subdomains)
+    reason = None if choice is not None else _stop_reason(subdomains, best_lower)
+    return Analysis(subdomains, NormRecord(state.step, tuple(estimates)), tuple(refutations), best_lower, choice, reason)
+
+
+def repeat(state: State, committed: SubDomains, record: NormRecord) -> SubDomains:
+    """The sub-domains after a recorded analysis, in the order in which it treated them, without estimating norms again."""
+    if state.settings.screening is None:
+        return _update(state, committed, record.step, record)[0]
+    result = committed
+    for entry in record.estimates:  # screening certifies one sub-domain at a time
+        result = _update(state, result, record.step, NormRecord(record.step, (entry,)))[0]
+    return result
+
+
+def _update(
+    state: State, base: SubDomains, step: int, record: NormRecord | None = None, only: Cube | None = None
+) -> tuple[SubDomains, Estimates, list[Refutation]]:
+    """Sub-domains after `step` samples.
+
+    With a record exactly its sub-domains are recomputed, with its estimates; `only` restricts a fresh computation to one of them.
+    """
+    settings, rules = state.settings, rules_of(state.settings)
+    x, values, inside = state.x()[:step], state.values()[:step], state.inside()[:step]
+    recorded = None if record is None else dict(record.estimates)
+    order = settings.locality.cubes(x)
+    drafts: dict[Cube, Draft] = {}
+    estimates: Estimates = []
+    for position, cube in enumerate(order):
+        raw = None if recorded is None else recorded.get(position)
+        if raw is not None or (recorded is None and only in (None, cube) and _touched(cube, base, x)):
+            drafts[cube] = prepare(cube, base.get(cube), rules, x, values, inside, (settings.seed, step), raw)
+            estimates.append((position, drafts[cube].raw))
+    lower_bounds = _enclosed_lower_bounds(list(drafts.values()))
+    result: SubDomains = {}
+    refutations: list[Refutation] = []
+    held = sum(s.nbytes for cube, s in base.items() if cube not in drafts)
+    for cube in order:
+        if cube in drafts:
+            keep = held < settings.memory_budget
+            result[cube], found = conclude(drafts[cube], rules, lower_bounds[cube], step, keep_grid=keep)
+            held += result[cube].nbytes
+            refutations.extend(found)
+        elif cube in base:
+            result[cube] = base[cube]
+    return result, estimates, refutations
+
+
+def _touched(cube: Cube, base: Mapping[Cube, SubDomain], x: FloatArray) -> bool:
+    """Whether a cube is new or holds samples that it has not seen."""
+    known = base.get(cube)
+    return known is None or len(known.rows) < int(cube.contains(x).sum())
+
+
+def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates, list[Refutation], Choice]:
+    """Rank the touched sub-domains with the screening norm and certify them one by one (appendix "Role of the RNN").
+
+    The first sub-domain whose certified candidate is the screened one wins. If none does, every touched sub-domain has been
+    certified by then, and the most uncertain certified candidate is taken.
+    """
+    screened = _screened(state, committed)
+    ranking = {**{c: s for c, s in committed.items() if c not in screened}, **screened}
+    best = _best_lower(ranking)
+    ranked = [(cube, subdomain.candidate(best)) for cube, subdomain in ranking.items()]
+    ranked.sort(key=lambda pair: -pair[1].uncertainty if pair[1] is not None else np.inf)
+    current, estimates, refutations = committed, list[tuple[int, tuple[float, ...]]](), list[Refutation]()
+    for cube, wanted in ranked:
+        if cube in screened:
+            current, found, events = _update(state, current, state.step, only=cube)
+            estimates.extend(found)
+            refutations.extend(events)
+        certified = current[cube].candidate(_best_lower(current))
+        if wanted is not None and certified is not None and certified.x == wanted.x:
+            return current, estimates, refutations, (cube, certified)
+    return current, estimates, refutations, _choose(current, _best_lower(current))
+
+
+def _screened(state: State, committed: SubDomains) -> SubDomains:
+    """The touched sub-domains as the screening norm sees them; nothing of this is kept."""
+    settings, screening = state.settings, state.settings.screening
+    assert screening is not None
+    x, values, inside = state.x(), state.values(), state.inside()
+    rules = replace(rules_of(settings), outputs=tuple(replace(o, norm=screening) for o in settings.outputs), falsify=False)
+    result: SubDomains = {}
+    for cube in settings.locality.cubes(x):
+        if _touched(cube, committed, x):
+            draft = prepare(cube, committed.get(cube), rules, x, values, inside, (settings.seed, state.step))
+            result[cube] = conclude(draft, rules, draft.lower_bounds, state.step, keep_grid=False)[0]
+    return result
+
+
+def _best_lower(subdomains: Mapping[Cube, SubDomain]) -> float:
+    return max((s.best.lower[0] for s in subdomains.values() if s.best is not None), default=-np.inf)
+
+
+def _choose(subdomains: Mapping[Cube, SubDomain], best_lower: float) -> tuple[Cube, Candidate] | None:
+    """The most uncertain candidate over all sub-domains (Alg. 4, l. 7); ties go to the earlier sub-domain."""
+    choice: tuple[Cube, Candidate] | None = None
+    for cube, subdomain in subdomains.items():
+        candidate = subdomain.candidate(best_lower)
+        if candidate is not None and (choice is None or candidate.uncertainty > choice[1].uncertainty):
+            choice = cube, candidate
+    return choice
+
+
+def _stop_reason(subdomains: Mapping[Cube, SubDomain], best_lower: float) -> StopReason:
+    if not any(s.any_safe for s in subdomains.values()):
+        return StopReason.EMPTY_SAFE_SET
+    if any(s.any_expander or s.highest_upper >= best_lower for s in subdomains.values()):
+        return StopReason.CONVERGED
+    return StopReason.NO_CANDIDATES
+
+
+def _enclosed_lower_bounds(drafts: list[Draft]) -> dict[Cube, tuple[float, ...]]:
+    """Per cube, the smallest norms that its data and those of the cubes inside it allow.
+
+    A box inside a box has the smaller norm, so what refutes a norm in a cube refutes it in every cube around it.
+    """
+    if not drafts:
+        return {}
+    low, high = np.array([d.cube.lower for d in drafts]), np.array([d.cube.upper for d in drafts])
+    around = np.asarray((low[:, None] <= low[None]).all(axis=2) & (high[:, None] >= high[None]).all(axis=2))  # [i, j]: i around j
+    own = np.array([d.lower_bounds for d in drafts])  # (cubes, outputs)
+    largest = np.where(around[:, :, None], own[None], 0.0).max(axis=1)
+    return {d.cube: tuple(row) for d, row in zip(drafts, largest.tolist(), strict=True)}
