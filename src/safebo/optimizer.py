@@ -233,16 +233,23 @@ class SafeOptimizer:
     # -- results --------------------------------------------------------------------------------------------------------
 
     def best(self) -> Best:
-        """The parameters with the largest certified lower bound of the objective, over all sub-domains and measured samples."""
+        """The parameters with the largest certified lower bound of the objective, over all sub-domains and measured samples.
+
+        Where nothing is certified beyond the samples that were measured inside every limit, it is the best of those.
+        """
         analysis = self._require_analysis()
         found = [(s.best, s) for s in analysis.subdomains.values() if s.best is not None]
-        if not found:
-            raise NoInitialSampleError(f"No parameter is certified as safe. {StopReason.EMPTY_SAFE_SET.advice}")
-        candidate, subdomain = max(found, key=lambda pair: pair[0].lower[0])
-        mean, _ = subdomain.outputs[0].posterior.at(np.array([candidate.x]))
-        lower, upper = candidate.lower[0], candidate.upper[0]
-        point = self.domain.from_unit(np.array(candidate.x))
-        return Best(self.domain.as_dict(point), lower, float(np.clip(mean[0], lower, upper)), upper)
+        if found:
+            candidate, subdomain = max(found, key=lambda pair: pair[0].lower[0])
+            x, lower, upper = np.array(candidate.x), candidate.lower[0], candidate.upper[0]
+        else:
+            subdomain = analysis.subdomains[Cube.whole(self.domain.dim)]
+            seeds = np.flatnonzero(subdomain.seeds)
+            state = subdomain.outputs[0]
+            j = seeds[np.argmax(state.seed_lower[seeds])]
+            x, lower, upper = state.posterior.x[j], float(state.seed_lower[j]), float(state.seed_upper[j])
+        mean, _ = subdomain.outputs[0].posterior.at(x[None, :])
+        return Best(self.domain.as_dict(self.domain.from_unit(x)), lower, float(np.clip(mean[0], lower, upper)), upper)
 
     def bounds(self, x: ArrayLike, output: str | None = None) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bound of an output (default: the objective) at points in user units, (p,) each.

@@ -1,7 +1,7 @@
 """Named outputs: what is measured, which of it is limited, and how the failure probability is shared.
 
-The paper's case is one output that is both the objective and the safety signal. In general there is one objective, with or without
-a threshold, and any number of further outputs with a lower limit, an upper limit or both. Safe means inside every limit.
+The paper's case is one output that is both the objective and the safety signal. In general there is one objective, with or
+without a threshold, and any number of further outputs with a lower limit, an upper limit or both. Safe means inside every limit.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class Posterior:
             if factor is not None:
                 if jitter > self.jitter:
                     warnings.warn(
-                        f"The kernel matrix of {len(all_y)} samples is singular in floating point: added {jitter:g} x outputscale "
-                        f"to its diagonal (regulariser {self.regulariser:g}). State a larger noise if this is not intended.",
+                        f"The kernel matrix of {len(all_y)} samples is singular in floating point: added {jitter:g} x "
+                        f"outputscale to its diagonal (regulariser {self.regulariser:g}). State a larger noise if unintended.",
                         JitterWarning,
                         stacklevel=2,
                     )

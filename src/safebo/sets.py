@@ -7,8 +7,8 @@ Notation
     d_k, radius     kernel metric and its inverse (see kernels)
 
 A point a covers a' if margin(a) - B d_k(a, a') >= 0, that is, if a' lies in the ball of scaled radius radius(margin(a) / B)
-around a. A union of balls is {a' : min_a (|a - a'|^2 - radius(a)^2) <= 0}: one generalised distance transform of the grid. The nearest
-point outside the safe set is the same transform with weights 0 and infinity.
+around a. A union of balls is {a' : min_a (|a - a'|^2 - radius(a)^2) <= 0}: one generalised distance transform of the grid.
+The nearest point outside the safe set is the same transform with weights 0 and infinity.
 """
 
 from __future__ import annotations

@@ -165,6 +165,7 @@ class NaiveSafeBO:
         self.values: list[tuple[float, ...]] = []
         self.subdomains: list[Subdomain] = []
         self.last: Snapshot | None = None
+        self.restarts = 0  # intersections that were dropped because they were empty somewhere
 
     # ------------------------------------------------------------------ data
 
@@ -241,6 +242,11 @@ class NaiveSafeBO:
             c.history[i].append(Record(X, y, c.norms[i], c.betas[i]))
             _, sd = posterior(spec.kernel, X, y, spec.regulariser, c.grid)
             omegas.append(c.betas[i] * sd)
+            low, high = self.interval(c, i, np.concatenate([c.grid, X]))
+            if np.any(low >= high):  # Q_t contradicts C_{t-1}: some norm was too small, restart
+                c.history[i] = c.history[i][-1:]
+                c.safe[:] = False
+                self.restarts += 1
             low, high = self.interval(c, i, c.grid)
             lowers.append(low)
             uppers.append(high)

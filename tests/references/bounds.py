@@ -103,8 +103,11 @@ def mixture_interval(
     return lower, upper
 
 
-def falsification_bound(K: Array, y: Array, sigma: float, delta: float) -> float:
+def falsification_bound(
+    K: Array, y: Array, sigma: float, delta: float, alphas: Array | None = None
+) -> float:
     """||f|| >= sqrt(max_alpha (y'y - y'K(K + alpha I)^-1 y - R^2) / alpha), zero where negative."""
     R2 = mixture_radius_squared(K, y, sigma, delta)
-    best = max((ridge_minimum(K, y, alpha) - R2) / alpha for alpha in alpha_grid(sigma))
+    grid = alpha_grid(sigma) if alphas is None else alphas
+    best = max((ridge_minimum(K, y, alpha) - R2) / alpha for alpha in grid)
     return math.sqrt(max(best, 0.0))

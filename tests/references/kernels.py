@@ -9,6 +9,7 @@ Notation
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,6 +63,11 @@ def make_kernel(profile: str, lengthscales: ArrayLike, outputscale: float = 1.0)
         return outputscale * PROFILES[profile](scaled_distance(A, B, lengthscales))
 
     return kernel
+
+
+def transcribed(spec: Any, dim: int) -> Kernel:
+    """The kernel that a specification with `family`, `lengthscale` and `outputscale` describes."""
+    return make_kernel(spec.family, np.broadcast_to(spec.lengthscale, dim), spec.outputscale)
 
 
 def metric(kernel: Kernel, A: Array, B: Array) -> Array:

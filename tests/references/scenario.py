@@ -130,10 +130,12 @@ def hoeffding_range(
     alpha_bar: float,
     outputscale: float = 1.0,
 ) -> tuple[float, float]:
-    """(a, b): norm of the data's interpolant, and sqrt(s_f^2) (max_j sum|b_j| + T abar).
+    """(a, b): norm of the data's interpolant, and sqrt(s_f^2) (sum |w_i| + T abar).
 
-    b follows from c'Kc <= s_f^2 (sum |c|)^2 with the largest head that was drawn.
+    The interpolant is the posterior mean at sigma^2, w = (K + sigma^2 I)^-1 y its coefficients;
+    b follows from c'Kc <= s_f^2 (sum |c|)^2.
     """
-    heads = [float(np.sum(np.abs(head_coefficients(kernel, X, y, Z, a, sigma)))) for Z, a in tails]
+    w = np.linalg.solve(kernel(X, X) + sigma**2 * np.eye(len(X)), y)
     T = len(tails[0][1])
-    return mean_norm(kernel, X, y, sigma**2), math.sqrt(outputscale) * (max(heads) + T * alpha_bar)
+    largest = math.sqrt(outputscale) * (float(np.sum(np.abs(w))) + T * alpha_bar)
+    return mean_norm(kernel, X, y, sigma**2), largest

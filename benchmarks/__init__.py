@@ -1,0 +1,1 @@
+"""Speed and memory, always as a ratio of two things measured side by side in one run."""

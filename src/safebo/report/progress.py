@@ -1,0 +1,106 @@
+"""Measured values experiment by experiment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from safebo.exceptions import InvalidValueError, NoInitialSampleError
+from safebo.optimizer import SafeOptimizer
+from safebo.report import scene
+from safebo.report.replay import replay
+from safebo.report.scene import FloatArray, Truths
+from safebo.report.style import LINES, dress, figure_of, legend, look, new_figure, scatter
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def plot_progress(
+    opt: SafeOptimizer,
+    truth: Truths = None,
+    optimum: float | None = None,
+    axes: Any = None,
+    *,
+    certified: bool = False,
+    title: str | None = None,
+    legend_below: bool | None = None,
+) -> Figure:
+    """Measured value per experiment with the limits, one panel per output; best safe measurement so far for the objective.
+
+    truth       as in `plot_state`; adds measurements whose true value is unsafe to the unsafe ones
+    optimum     the best reachable value, where it is known
+    axes        one per output, instead of a new figure
+    certified   also draw the best certified lower bound after every experiment; replays the run
+    """
+    state = opt.state
+    count = len(state.outputs)
+    if axes is None:
+        figure = new_figure(7.2, 3.4 + 1.9 * (count - 1))
+        panels: list[Axes] = list(figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
+    else:
+        panels = list(np.atleast_1d(np.asarray(axes, dtype=object)).ravel())
+        figure = figure_of(panels[0])
+    if len(panels) != count:
+        raise InvalidValueError(f"plot_progress needs one axes per output {[o.name for o in state.outputs]}, got {len(panels)}.")
+    truths = scene.truths_by_name(state, truth, None)
+    unsafe, initial = scene.violations_of(state, truths), scene.initial_of(state)
+    numbers = _experiment_numbers(initial)
+    values = state.values()
+    from matplotlib.ticker import MaxNLocator
+
+    with look():
+        for ax, output, column in zip(panels, state.outputs, values.T, strict=True):
+            dress(ax)
+            for i, limit in enumerate(scene.limits_of(output)):
+                ax.axhline(limit, gid="limit", zorder=2, **{**LINES["limit"], **({"label": "_"} if i else {})})
+            for role, mask in (("sample", ~unsafe & ~initial), ("initial", initial & ~unsafe), ("violation", unsafe)):
+                if mask.any():
+                    scatter(ax, role, numbers[mask], column[mask])
+            ax.set_ylabel(output.name)
+            ax.margins(x=0.03, y=0.12)
+        objective = panels[0]
+        ends = np.append(numbers, numbers[-1] + 0.5) if len(numbers) else numbers
+        best = _running_best(values[:, 0], unsafe)
+        if len(best):
+            objective.step(ends, np.append(best, best[-1]), where="post", gid="best so far", zorder=3, **LINES["best so far"])
+        if certified:
+            steps, bounds = _certified(opt)
+            x = np.append(numbers[steps - 1], numbers[-1] + 0.5)
+            objective.step(x, np.append(bounds, bounds[-1]), where="post", gid="certified", zorder=3, **LINES["certified"])
+        if optimum is not None:
+            objective.axhline(optimum, gid="optimum", zorder=2, **LINES["optimum"])
+        panels[-1].set_xlabel("experiment")
+        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        if title:
+            objective.set_title(title)
+        if legend_below if legend_below is not None else axes is None:
+            legend(figure, panels)
+    return figure
+
+
+def _experiment_numbers(initial: Any) -> FloatArray:
+    """The first trial is experiment 1; what was told before it counts back from 0."""
+    first = int(np.argmin(initial)) if len(initial) and not initial.all() else len(initial)
+    return np.arange(len(initial), dtype=np.float64) - first + 1
+
+
+def _running_best(values: FloatArray, unsafe: Any) -> FloatArray:
+    """Largest safe measurement up to each experiment; NaN before the first."""
+    masked = np.where(unsafe, -np.inf, values)
+    best = np.maximum.accumulate(masked) if len(masked) else masked
+    return np.where(np.isinf(best), np.nan, best)
+
+
+def _certified(opt: SafeOptimizer) -> tuple[Any, FloatArray]:
+    """Number of samples and best certified lower bound after each of them."""
+    steps, bounds = [], []
+    for past in replay(opt):
+        try:
+            bounds.append(past.best().lower)
+        except NoInitialSampleError:
+            bounds.append(np.nan)
+        steps.append(past.state.step)
+    return np.array(steps), np.array(bounds)
