@@ -23,6 +23,7 @@ class Run:
     """One optimizer and what became of it."""
 
     name: str
+    about: str
     opt: SafeOptimizer
     experiments: int = 0
     unsafe: int = 0
@@ -68,7 +69,7 @@ def picture(runs: list[Run], problem: problems.RKHSProblem, path: Path) -> None:
     figure = report.new_figure(13.0, 4.6)
     panels = figure.subplots(1, len(runs), sharey=True)
     for axes, run in zip(panels, runs, strict=True):
-        title = f"{run.name}\n{run.unsafe} of {run.experiments} unsafe, {run.score:.0%} of the reachable optimum"
+        title = f"{run.name} ({run.about})\n{run.unsafe} of {run.experiments} unsafe, {run.score:.0%} of the reachable optimum"
         report.plot_state(run.opt, truth=problem.f, axes=axes, next_trial=False, title=title)
         axes.label_outer()
     report.legend(figure)
@@ -85,14 +86,14 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console()
     problem = problems.RKHSProblem.sample(dim=1, norm=NORM, seed=SEED)
     runs = [
-        Run("Algorithm 4", presets.algorithm_4(problem.domain, problem.threshold, seed=SEED)),
-        Run("SafeOpt, norm 1", presets.safeopt(problem.domain, problem.threshold, norm=NORM / 5.0)),
-        Run("SafeOpt, norm 25", presets.safeopt(problem.domain, problem.threshold, norm=NORM * 5.0)),
+        Run("Algorithm 4", "norm learned", presets.algorithm_4(problem.domain, problem.threshold, seed=SEED)),
+        Run("SafeOpt, norm 1", "five times too small", presets.safeopt(problem.domain, problem.threshold, norm=NORM / 5.0)),
+        Run("SafeOpt, norm 25", "five times too large", presets.safeopt(problem.domain, problem.threshold, norm=NORM * 5.0)),
     ]
     console.print(
         f"One function of norm {NORM:g}, unsafe below {problem.threshold:.2f}. Algorithm 4 learns the norm, SafeOpt is given one."
     )
-    console.print("The very first run compiles for 10 to 20 seconds.")
+    console.print("The first run on a machine compiles for up to 20 seconds.")
     columns = (TextColumn("{task.description:17}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, warnings.catch_warnings():
         for expected in (UnsafeMeasurementWarning, NormRefutedWarning):  # of the wrong guess; counted instead

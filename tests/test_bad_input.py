@@ -36,7 +36,9 @@ from safebo.exceptions import (
     AlreadyToldError,
     InfeasibleScenarioError,
     InvalidValueError,
+    JitterWarning,
     NoInitialSampleError,
+    SafeboWarning,
     UnknownTrialError,
     UnsafeInitialSampleError,
     UnsafeMeasurementWarning,
@@ -694,7 +696,7 @@ def test_repetitions_at_one_place(bound):
 
 @pytest.mark.parametrize("bound", [Paper(), AbbasiYadkori(), MartingaleMixture()], ids=["paper", "abbasi", "mixture"])
 def test_a_thousand_samples_at_one_place(bound):
-    opt = make(bound=bound, norm=Scenario(m=20, gamma=0.2, kappa=0.1, centres=50), points_per_axis=11)
+    opt = make(bound=bound, norm=Scenario(m=20, gamma=0.2, kappa=0.1, centres=50), points_per_axis=11, cubes=None)
     rng = np.random.default_rng(0)
     begin = time.process_time()
     for value in 0.8 + 0.01 * rng.standard_normal(1000):
@@ -711,7 +713,7 @@ def test_contradicting_repetitions_keep_proper_intervals():
     """Measurements at one place that no noise of this level explains."""
     opt = started(noise=0.001)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", SafeboWarning)
         for value in (0.2, 1.9, 0.1, 1.5):
             opt.tell({"kp": 1.0}, value)
             opt.ask()
@@ -722,7 +724,7 @@ def test_contradicting_repetitions_keep_proper_intervals():
 def test_nearly_coincident_samples_at_tiny_noise():
     opt = started(noise=1e-8, kernel=RBF(0.5))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # jitter
+        warnings.simplefilter("ignore", JitterWarning)
         for i in range(12):
             opt.tell({"kp": 1.0 + 1e-9 * i}, 0.8)
         opt.ask()

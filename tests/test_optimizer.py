@@ -32,7 +32,7 @@ from safebo import (
     presets,
 )
 from safebo.domain import GlobalDomain, SampleHull
-from safebo.exceptions import InvalidValueError, NormRefutedWarning
+from safebo.exceptions import InvalidValueError, JitterWarning, NormRefutedWarning, SafeboWarning
 from safebo.rkhs import random_function
 
 KERNEL = Matern(nu=1.5, lengthscale=0.2)
@@ -288,7 +288,7 @@ def test_json_round_trip_at_every_step(dim, multi, settings):
         assert again.stop_reason is opt.stop_reason
         np.testing.assert_array_equal(again.bounds(points), opt.bounds(points))
 
-    trials = bench.run(opt, 6, restart)
+    trials = bench.run(opt, 5, restart)
     assert trials  # the journey went somewhere
     json.loads(opt.state.to_json())  # plain JSON
 
@@ -367,6 +367,28 @@ def test_memory_budget_does_not_change_a_bit(bound, dim, multi, budget):
     assert poor.ask() == rich.ask() and poor.best() == rich.best()
 
 
+@pytest.mark.parametrize("bound", [Paper(), MartingaleMixture()], ids=["paper", "mixture"])
+@pytest.mark.parametrize(("kernel", "noise"), [(RBF(0.5), 1e-8), (Matern(0.5, 0.3), 1e-9), (Matern(1.5, 0.3), 1e-8)], ids=repr)
+def test_memory_budget_does_not_change_a_bit_at_the_edge_of_double_precision(bound, kernel, noise):
+    """Noise so small that variances vanish and the kernel matrix needs a jitter in the middle of the run."""
+    bench = BENCHES[1]
+    found = []
+    for budget in (10**9, 0):
+        opt = bench.optimizer(
+            bound=bound, memory_budget=budget, kernel=kernel, noise=noise, min_width=1e-9, norm=Fixed(50.0), falsify=False
+        )
+        trials = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)
+            for step in range(6):
+                trials += bench.run(opt, 1)
+                if step == 2:  # the same place again and again
+                    bench.tell(opt, bench.start)
+                    bench.tell(opt, bench.start)
+        found.append((trials, opt.best(), [v.safe.tolist() for v in opt.subdomains()]))
+    assert found[0] == found[1]
+
+
 # -- what norms, intervals and sets promise -----------------------------------------------------------------------------
 
 PROMISES = {
@@ -420,7 +442,7 @@ def test_promises_along_a_run(dim, multi, bound, rule):
                 assert output.lower_limit is None or lower >= output.lower_limit
                 assert output.upper_limit is None or upper <= output.upper_limit
 
-    bench.run(opt, 7, check)
+    bench.run(opt, 6, check)
 
 
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
@@ -557,14 +579,14 @@ def test_lengthscales_belong_to_their_axes():
 
 def test_converged():
     bench = BENCHES[1]
-    opt = bench.optimizer(norm=Fixed(3.0), min_width=0.3)
+    opt = bench.optimizer(norm=Fixed(3.0), min_width=0.5)
     trials = bench.run(opt, 60)
     assert opt.ask() is None and 0 < len(trials) < 60
     assert opt.stop_reason is StopReason.CONVERGED
     assert "min_width" in opt.stop_reason.advice
     for view in opt.subdomains():
         open_points = view.maximisers | view.expanders
-        assert (view.upper["objective"] - view.lower["objective"])[open_points].max(initial=0.0) <= 0.3
+        assert (view.upper["objective"] - view.lower["objective"])[open_points].max(initial=0.0) <= 0.5
     assert SafeOptimizer.from_json(opt.state.to_json()).stop_reason is StopReason.CONVERGED
     bench.tell(opt, bench.start)  # further data are welcome
     assert opt.stop_reason is StopReason.CONVERGED
@@ -923,7 +945,7 @@ def test_intervals_stay_proper_however_wrong_the_norm(bound, falsify, cubes):
     rng = np.random.default_rng(0)
     events, norms = [], {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", SafeboWarning)
         for x in (*rng.random(4), 0.31, 0.3101, *rng.random(2)):
             trial = opt.ask()
             events += opt.refutations

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from safebo.analysis import Analysis, analyse, repeat, rules_of
-from safebo.bounds import ConfidenceBound, Paper
+from safebo.analysis import Analysis, analyse, joint_interval, repeat, rules_of
+from safebo.bounds import AbbasiYadkori, ConfidenceBound
 from safebo.domain import Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
 from safebo.exceptions import (
     AlreadyToldError,
@@ -29,11 +29,12 @@ from safebo.exceptions import (
     UnsafeMeasurementWarning,
 )
 from safebo.inspection import SubDomainView, certifies, view
-from safebo.intervals import Refutation, interval_at
+from safebo.intervals import Refutation
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import NormEstimator, Scenario
 from safebo.norms.base import count
 from safebo.outputs import Constraint, Guarantee, guarantee, number, resolve_outputs
+from safebo.posterior import Posterior
 from safebo.sets import RULES
 from safebo.state import Sample, Settings, State
 from safebo.subdomain import SubDomain
@@ -41,6 +42,8 @@ from safebo.subdomain import SubDomain
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Params = Mapping[str, float] | ArrayLike
+
+ACQUISITIONS = ("joint", "paper")
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class SafeOptimizer:
     delta             failure probability of the confidence intervals, shared over all limits
     cubes             `LocalCubes(n, delta)`, another locality, or None for the global domain only
     points_per_axis   grid of every sub-domain
-    safe_set          "union" (default), "continuity" (eq. (6)) or "confidence" (lower bound above the threshold)
+    safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
+    acquisition       "joint" (default: a point is as uncertain as all sub-domains around it together) or "paper" (Alg. 4, l. 7)
     min_width         points whose interval is narrower are not measured again, in measured units
     constraints       further outputs with limits
     falsify           test every norm bound against the data, and raise it if they refute it
@@ -112,7 +116,8 @@ class SafeOptimizer:
         delta: float = 0.01,
         cubes: Locality | None = LocalCubes(n=5, delta=0.1),  # noqa: B008 - frozen
         points_per_axis: int | tuple[int, ...] | None = None,
-        safe_set: str = "union",
+        safe_set: str = "confidence",
+        acquisition: str = "joint",
         min_width: float = 0.1,
         constraints: Mapping[str, Constraint] | None = None,
         falsify: bool = True,
@@ -125,6 +130,8 @@ class SafeOptimizer:
             raise InvalidValueError(f"domain must be a Box, got {domain!r}.")
         if safe_set not in RULES:
             raise InvalidValueError(f"safe_set must be one of {list(RULES)}, got {safe_set!r}.")
+        if acquisition not in ACQUISITIONS:
+            raise InvalidValueError(f"acquisition must be one of {list(ACQUISITIONS)}, got {acquisition!r}.")
         locality: Locality = GlobalDomain() if cubes is None else cubes
         if not callable(getattr(locality, "cubes", None)):
             raise InvalidValueError(f"cubes must be LocalCubes(n, delta), another locality or None, got {cubes!r}.")
@@ -136,15 +143,15 @@ class SafeOptimizer:
             kernel if kernel is not None else Matern(nu=1.5, lengthscale=0.1),
             noise,
             norm if norm is not None else Scenario(),
-            bound if bound is not None else Paper(),
+            bound if bound is not None else AbbasiYadkori(),
             delta,
             min_width,
         )
         for output in outputs:
             output.kernel.lengthscales(domain.dim)
         settings = Settings(
-            domain, outputs, locality, resolve_points_per_axis(points_per_axis, domain.dim), safe_set, bool(falsify),
-            float(refutation_margin), screening, count(memory_budget, "memory_budget", 0), count(seed, "seed", 0),
+            domain, outputs, locality, resolve_points_per_axis(points_per_axis, domain.dim), safe_set, acquisition,
+            bool(falsify), float(refutation_margin), screening, count(memory_budget, "memory_budget", 0), count(seed, "seed", 0),
         )  # fmt: skip
         self._start(State(settings))
 
@@ -237,18 +244,17 @@ class SafeOptimizer:
 
         Where nothing is certified beyond the samples that were measured inside every limit, it is the best of those.
         """
-        analysis = self._require_analysis()
-        found = [(s.best, s) for s in analysis.subdomains.values() if s.best is not None]
+        subdomains = self._require_analysis().subdomains
+        found = [s.best for s in subdomains.values() if s.best is not None]
         if found:
-            candidate, subdomain = max(found, key=lambda pair: pair[0].lower[0])
+            candidate = max(found, key=lambda c: c.lower[0])
             x, lower, upper = np.array(candidate.x), candidate.lower[0], candidate.upper[0]
         else:
-            subdomain = analysis.subdomains[Cube.whole(self.domain.dim)]
-            seeds = np.flatnonzero(subdomain.seeds)
-            state = subdomain.outputs[0]
-            j = seeds[np.argmax(state.seed_lower[seeds])]
-            x, lower, upper = state.posterior.x[j], float(state.seed_lower[j]), float(state.seed_upper[j])
-        mean, _ = subdomain.outputs[0].posterior.at(x[None, :])
+            seeds = self._state.x()[self._state.inside()]
+            low, high = joint_interval(subdomains, self._state.outputs, seeds, only=0)
+            j = int(np.argmax(low[:, 0]))
+            x, lower, upper = seeds[j], float(low[j, 0]), float(high[j, 0])
+        mean, _ = self._posterior(0).at(x[None, :])
         return Best(self.domain.as_dict(self.domain.from_unit(x)), lower, float(np.clip(mean[0], lower, upper)), upper)
 
     def bounds(self, x: ArrayLike, output: str | None = None) -> tuple[FloatArray, FloatArray]:
@@ -257,30 +263,20 @@ class SafeOptimizer:
         Every sub-domain around a point holds an interval for it; the intersection is returned. Where two of them contradict each
         other (one norm must be wrong), it is the interval that spans both.
         """
-        points = self._unit_points(x)
-        index = self._output_index(output)
-        lowers, uppers = [], []
-        for subdomain in self._require_analysis().subdomains.values():
-            low, high = np.full(len(points), np.nan), np.full(len(points), np.nan)
-            where = subdomain.cube.contains(points)
-            if where.any() and len(subdomain.rows):
-                low[where], high[where] = interval_at(subdomain.outputs[index], self._state.outputs[index], points[where])
-            lowers.append(low)
-            uppers.append(high)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a point that no sub-domain with samples contains
-            lower, upper = np.nanmax(lowers, axis=0), np.nanmin(uppers, axis=0)
-            crossed = lower > upper
-            if crossed.any():
-                lower[crossed] = np.nanmin(np.array(lowers)[:, crossed], axis=0)
-                upper[crossed] = np.nanmax(np.array(uppers)[:, crossed], axis=0)
-        return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
+        points, index = self._unit_points(x), self._output_index(output)
+        lower, upper = joint_interval(self._require_analysis().subdomains, self._state.outputs, points, only=index)
+        return lower[:, 0], upper[:, 0]
 
     def mean(self, x: ArrayLike, output: str | None = None) -> FloatArray:
         """Posterior mean of an output (default: the objective) given all samples, at points in user units, (p,)."""
         points, index = self._unit_points(x), self._output_index(output)
-        whole = self._require_analysis().subdomains[Cube.whole(self.domain.dim)]
-        return whole.outputs[index].posterior.at(points)[0]
+        return self._posterior(index).at(points)[0]
+
+    def _posterior(self, index: int) -> Posterior:
+        """Posterior of one output given all samples, whatever the sub-domains are."""
+        output = self._state.outputs[index]
+        prior = Posterior.empty(output.kernel, self.domain.dim, output.bound.regulariser(output.noise))
+        return prior.extend(self._state.x(), self._state.values()[:, index]) if self._state.step else prior
 
     def is_safe(self, x: ArrayLike) -> Mask:
         """Which points in user units are certified as safe by some sub-domain, (p,)."""
@@ -389,12 +385,18 @@ def _measurement(value: object, name: str) -> float:
 
 
 def _warn(refutations: tuple[Refutation, ...]) -> None:
-    if refutations:
-        worst = max(refutations, key=lambda r: r.raised_to / r.norm)
-        warnings.warn(
-            f"The data refute the norm bound of {len(refutations)} sub-domain(s); the largest correction raises the bound of "
-            f"{worst.output!r} from {worst.norm:.4g} to {worst.raised_to:.4g}. Earlier intervals there were dropped. If this "
-            "repeats, the function is rougher than the kernel or alpha_bar allow.",
-            NormRefutedWarning,
-            stacklevel=4,
-        )
+    """One warning per step, about the largest correction."""
+    if not refutations:
+        return
+    worst = max(refutations, key=lambda r: r.raised_to / r.norm)
+    raised = (
+        f"the bound of {worst.output!r} was raised from {worst.norm:.4g} to {worst.raised_to:.4g}"
+        if worst.raised_to > worst.norm
+        else f"the bound {worst.norm:.4g} of {worst.output!r} was kept, since falsify is off"
+    )
+    warnings.warn(
+        f"The data refute the norm bound of {len(refutations)} sub-domain(s); {raised}, and earlier intervals there were dropped. "
+        "If this repeats, the function is rougher than the kernel, alpha_bar or a guessed norm allow.",
+        NormRefutedWarning,
+        stacklevel=4,
+    )

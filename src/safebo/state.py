@@ -91,6 +91,7 @@ class Settings:
     locality: Locality
     shape: tuple[int, ...]
     safe_set: str
+    acquisition: str
     falsify: bool
     margin: float
     screening: NormEstimator | None

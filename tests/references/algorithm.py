@@ -205,9 +205,7 @@ class NaiveSafeBO:
 
     def samples_in(self, lower: Array, upper: Array) -> tuple[int, ...]:
         """Indices of the samples in the closed box, in the order they were told."""
-        return tuple(
-            s for s, x in enumerate(self.X) if bool(np.all(lower <= x) and np.all(x <= upper))
-        )
+        return tuple(s for s, x in enumerate(self.X) if bool(np.all(lower <= x) and np.all(x <= upper)))
 
     # ---------------------------------------------------------------- update
 
@@ -253,11 +251,7 @@ class NaiveSafeBO:
         c.omegas, c.lower, c.upper = np.array(omegas), np.array(lowers), np.array(uppers)
 
         # seeds: samples in the box whose measured values satisfy every limit
-        c.seeds = tuple(
-            s
-            for s in samples
-            if all(o.allows(v, v) for o, v in zip(self.outputs, self.values[s], strict=True))
-        )
+        c.seeds = tuple(s for s in samples if all(o.allows(v, v) for o, v in zip(self.outputs, self.values[s], strict=True)))
         at_seeds = [self.interval(c, i, self._points(c.seeds)) for i in range(count)]
 
         # line 4: safe set, the intersection over all limits
@@ -268,23 +262,17 @@ class NaiveSafeBO:
             l_sources = np.concatenate([c.lower[i][old], at_seeds[i][0]])
             u_sources = np.concatenate([c.upper[i][old], at_seeds[i][1]])
             if spec.lower is not None:
-                near = continuity_lower(
-                    spec.kernel, c.norms[i], sources, l_sources, c.grid, spec.lower
-                )
+                near = continuity_lower(spec.kernel, c.norms[i], sources, l_sources, c.grid, spec.lower)
                 safe &= combine(self.rule, near, confidence_lower(c.lower[i], spec.lower))
             if spec.upper is not None:
-                near = continuity_upper(
-                    spec.kernel, c.norms[i], sources, u_sources, c.grid, spec.upper
-                )
+                near = continuity_upper(spec.kernel, c.norms[i], sources, u_sources, c.grid, spec.upper)
                 safe &= combine(self.rule, near, confidence_upper(c.upper[i], spec.upper))
         c.safe = safe
 
         # the best lower bound this sub-domain offers: S, and seeds that the confidence rule accepts
         offers = [float(v) for v in c.lower[0][safe]]
         for s in range(len(c.seeds)):
-            if all(
-                o.allows(at_seeds[i][0][s], at_seeds[i][1][s]) for i, o in enumerate(self.outputs)
-            ):
+            if all(o.allows(at_seeds[i][0][s], at_seeds[i][1][s]) for i, o in enumerate(self.outputs)):
                 offers.append(float(at_seeds[0][0][s]))
         c.best_lower = max(offers, default=-math.inf)
 
@@ -315,9 +303,7 @@ class NaiveSafeBO:
         for i, spec in enumerate(self.outputs):
             wide |= c.upper[i] - c.lower[i] > spec.min_width
         candidates = (top | c.expanders) & wide
-        omega = np.max(
-            [c.omegas[i] / math.sqrt(o.outputscale) for i, o in enumerate(self.outputs)], axis=0
-        )
+        omega = np.max([c.omegas[i] / math.sqrt(o.outputscale) for i, o in enumerate(self.outputs)], axis=0)
         best: int | None = None
         for g in np.flatnonzero(candidates):
             if best is None or omega[g] > omega[best]:

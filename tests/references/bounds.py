@@ -80,9 +80,7 @@ def mixture_slack(K: Array, y: Array, sigma: float, delta: float, B: float) -> A
     A negative entry means that the data refute ||f|| <= B.
     """
     R2 = mixture_radius_squared(K, y, sigma, delta)
-    return np.array(
-        [(R2 + alpha * B**2 - ridge_minimum(K, y, alpha)) / alpha for alpha in alpha_grid(sigma)]
-    )
+    return np.array([(R2 + alpha * B**2 - ridge_minimum(K, y, alpha)) / alpha for alpha in alpha_grid(sigma)])
 
 
 def mixture_interval(
@@ -103,9 +101,7 @@ def mixture_interval(
     return lower, upper
 
 
-def falsification_bound(
-    K: Array, y: Array, sigma: float, delta: float, alphas: Array | None = None
-) -> float:
+def falsification_bound(K: Array, y: Array, sigma: float, delta: float, alphas: Array | None = None) -> float:
     """||f|| >= sqrt(max_alpha (y'y - y'K(K + alpha I)^-1 y - R^2) / alpha), zero where negative."""
     R2 = mixture_radius_squared(K, y, sigma, delta)
     grid = alpha_grid(sigma) if alphas is None else alphas

@@ -72,7 +72,6 @@ def transcribed(spec: Any, dim: int) -> Kernel:
 
 def metric(kernel: Kernel, A: Array, B: Array) -> Array:
     """d_k(a, a')^2 = k(a,a) + k(a',a') - k(a,a') - k(a',a) for all pairs, eq. (semi-metric)."""
-    k_aa = np.array([kernel(a[None], a[None])[0, 0] for a in A])
-    k_bb = np.array([kernel(b[None], b[None])[0, 0] for b in B])
+    k_aa, k_bb = np.diagonal(kernel(A, A)), np.diagonal(kernel(B, B))
     squared = k_aa[:, None] + k_bb[None, :] - kernel(A, B) - kernel(B, A).T
     return np.asarray(np.sqrt(np.maximum(squared, 0.0)), dtype=np.float64)

@@ -24,16 +24,12 @@ def number_of_centres(lower: Array, upper: Array, t: int) -> int:
     return max(round(500 * float(np.max(upper - lower))), t + 10)
 
 
-def draw_tail(
-    rng: np.random.Generator, lower: Array, upper: Array, T: int, alpha_bar: float = 1.0
-) -> tuple[Array, Array]:
+def draw_tail(rng: np.random.Generator, lower: Array, upper: Array, T: int, alpha_bar: float = 1.0) -> tuple[Array, Array]:
     """Centres uniform in the box, axis by axis, and coefficients uniform in [-abar, abar]."""
     return rng.uniform(lower, upper, size=(T, len(lower))), rng.uniform(-alpha_bar, alpha_bar, T)
 
 
-def head_coefficients(
-    kernel: Kernel, X: Array, y: Array, Z: Array, a: Array, sigma: float
-) -> Array:
+def head_coefficients(kernel: Kernel, X: Array, y: Array, Z: Array, a: Array, sigma: float) -> Array:
     """b of the interpolation subject to noise: (K + sigma^2 I) b = y - k(X, Z) a."""
     M = kernel(X, X) + sigma**2 * np.eye(len(X))
     return np.asarray(np.linalg.solve(M, y - kernel(X, Z) @ a), dtype=np.float64)
@@ -90,15 +86,11 @@ def discards(m: int, gamma: float, kappa: float) -> int:
             break
         r = i
     if r < 0:
-        raise ValueError(
-            f"{m=} is too small for {gamma=}, {kappa=}: use m >= {smallest_m(gamma, kappa)}"
-        )
+        raise ValueError(f"{m=} is too small for {gamma=}, {kappa=}: use m >= {smallest_m(gamma, kappa)}")
     return r
 
 
-def algorithm_3(
-    norms: Array, gamma: float, kappa: float, floor: float = 0.0, previous: float = math.inf
-) -> float:
+def algorithm_3(norms: Array, gamma: float, kappa: float, floor: float = 0.0, previous: float = math.inf) -> float:
     """B_t of Algorithm 3 from the random norms.
 
     `floor` is the first estimate (the network's), `previous` is B_{t-1} of the sub-domain. Where

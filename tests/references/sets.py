@@ -11,9 +11,7 @@ import numpy as np
 from tests.references.kernels import Array, Kernel, Mask, metric
 
 
-def continuity_lower(
-    kernel: Kernel, B: float, sources: Array, l_sources: Array, points: Array, h: float
-) -> Mask:
+def continuity_lower(kernel: Kernel, B: float, sources: Array, l_sources: Array, points: Array, h: float) -> Mask:
     """Eq. (safe_set): a' with some source a such that l(a) - B d_k(a, a') >= h."""
     safe = np.zeros(len(points), dtype=bool)
     d = metric(kernel, sources, points)
@@ -24,9 +22,7 @@ def continuity_lower(
     return safe
 
 
-def continuity_upper(
-    kernel: Kernel, B: float, sources: Array, u_sources: Array, points: Array, h: float
-) -> Mask:
+def continuity_upper(kernel: Kernel, B: float, sources: Array, u_sources: Array, points: Array, h: float) -> Mask:
     """Eq. (safe_set) for an upper limit: some source a with u(a) + B d_k(a, a') <= h."""
     safe = np.zeros(len(points), dtype=bool)
     d = metric(kernel, sources, points)
@@ -63,9 +59,7 @@ def maximisers(safe: Mask, upper: Array, best_lower: float) -> Mask:
     return np.array([bool(s and u >= best_lower) for s, u in zip(safe, upper, strict=True)])
 
 
-def expanders_lower(
-    kernel: Kernel, B: float, points: Array, safe: Mask, upper: Array, h: float
-) -> Mask:
+def expanders_lower(kernel: Kernel, B: float, points: Array, safe: Mask, upper: Array, h: float) -> Mask:
     """Eq. (expander): a in S with some a' outside S such that u(a) - B d_k(a, a') >= h."""
     chosen = np.zeros(len(points), dtype=bool)
     d = metric(kernel, points, points)
@@ -77,9 +71,7 @@ def expanders_lower(
     return chosen
 
 
-def expanders_upper(
-    kernel: Kernel, B: float, points: Array, safe: Mask, lower: Array, h: float
-) -> Mask:
+def expanders_upper(kernel: Kernel, B: float, points: Array, safe: Mask, lower: Array, h: float) -> Mask:
     """Eq. (expander) for an upper limit: some a' outside S with l(a) + B d_k(a, a') <= h."""
     chosen = np.zeros(len(points), dtype=bool)
     d = metric(kernel, points, points)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _COLOURS = 192  # taken from the frames: enough for a heat map, and small files
+_SAME = 8  # a colour this close to one of the style is that one: Pillow's search for the nearest is coarse
 
 
 def animate(
@@ -98,9 +99,11 @@ def _write(frames: list[Image], path: Path, fps: float, hold: float) -> Path:
     keys = Image.new("RGB", (width, 3 * height))
     for i, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
         keys.paste(frame, (0, i * height))
-    exact = [channel for colour in PALETTE for channel in bytes.fromhex(colour[1:])]
+    exact = np.array([list(bytes.fromhex(colour[1:])) for colour in PALETTE])
+    found = np.array(keys.quantize(_COLOURS).getpalette()).reshape(-1, 3)[:_COLOURS]
+    near = np.abs(found[:, None] - exact[None]).max(axis=2).min(axis=1) < _SAME
     palette = Image.new("P", (1, 1))
-    palette.putpalette(exact + list(keys.quantize(_COLOURS).getpalette() or [])[: 3 * _COLOURS])
+    palette.putpalette(np.concatenate([exact, found[~near]]).ravel().tolist())
     indexed = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     durations = [round(1000.0 / fps)] * len(indexed)
     durations[-1] += round(1000.0 * hold)

@@ -69,9 +69,11 @@ def _samples(ax: Axes, cut: Slice, truths: Mapping[str, Truth], number: int) -> 
     """Every sample once: as violation, initial, on the slice or elsewhere."""
     state = cut.opt.state
     points, values = scene.points_of(state), state.values()[:, number]
+    low, high = ax.get_ylim()
+    shown = bool(((values >= low) & (values <= high)).all())
     for role, mask in scene.roles(cut, truths).items():
         if mask.any():
-            scatter(ax, role, points[mask, cut.vary[0]], values[mask])
+            scatter(ax, role, points[mask, cut.vary[0]], values[mask], clip_on=not shown)
 
 
 def _best(ax: Axes, cut: Slice, objective: bool) -> None:

@@ -11,7 +11,8 @@ from safebo.optimizer import SafeOptimizer
 from safebo.report import scene
 from safebo.report.replay import replay
 from safebo.report.scene import FloatArray, Truths
-from safebo.report.style import LINES, dress, figure_of, legend, look, new_figure, scatter
+from safebo.report.style import LINES, dress, figure_of, look, new_figure, scatter
+from safebo.report.style import legend as add_legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ def plot_progress(
     *,
     certified: bool = False,
     title: str | None = None,
-    legend_below: bool | None = None,
+    legend: bool | None = None,
 ) -> Figure:
     """Measured value per experiment with the limits, one panel per output; best safe measurement so far for the objective.
 
@@ -34,6 +35,7 @@ def plot_progress(
     optimum     the best reachable value, where it is known
     axes        one per output, instead of a new figure
     certified   also draw the best certified lower bound after every experiment; replays the run
+    legend      below the figure; by default only if the figure is new
     """
     state = opt.state
     count = len(state.outputs)
@@ -42,9 +44,11 @@ def plot_progress(
         panels: list[Axes] = list(figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
     else:
         panels = list(np.atleast_1d(np.asarray(axes, dtype=object)).ravel())
+        if len(panels) != count:
+            raise InvalidValueError(
+                f"plot_progress needs one axes per output {[o.name for o in state.outputs]}, got {len(panels)}."
+            )
         figure = figure_of(panels[0])
-    if len(panels) != count:
-        raise InvalidValueError(f"plot_progress needs one axes per output {[o.name for o in state.outputs]}, got {len(panels)}.")
     truths = scene.truths_by_name(state, truth, None)
     unsafe, initial = scene.violations_of(state, truths), scene.initial_of(state)
     numbers = _experiment_numbers(initial)
@@ -76,8 +80,8 @@ def plot_progress(
         panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         if title:
             objective.set_title(title)
-        if legend_below if legend_below is not None else axes is None:
-            legend(figure, panels)
+        if legend if legend is not None else axes is None:
+            add_legend(figure, panels)
     return figure
 
 
