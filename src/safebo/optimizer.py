@@ -395,7 +395,7 @@ def _warn(refutations: tuple[Refutation, ...]) -> None:
         else f"the bound {worst.norm:.4g} of {worst.output!r} was kept, since falsify is off"
     )
     warnings.warn(
-        f"The data refute the norm bound of {len(refutations)} sub-domain(s); {raised}, and earlier intervals there were dropped. "
+        f"The data refute the norm bound of {len(refutations)} sub-domain(s); {raised}, and earlier intervals there dropped. "
         "If this repeats, the function is rougher than the kernel, alpha_bar or a guessed norm allow.",
         NormRefutedWarning,
         stacklevel=4,

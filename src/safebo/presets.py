@@ -1,8 +1,8 @@
 """The algorithms of the literature as configurations of the same parts, with their published hyper-parameters.
 
 All of them use the confidence bound as printed in the paper (`Paper`), the safe set of the authors' experiments (lower bound
-above the threshold) and leave norms unchallenged (`falsify=False`), so that they show what was published. One exception: Algorithm
-4 ranks its candidates by what all sub-domains know together; `acquisition="paper"` is the printed line 7, which measures many
+above the threshold) and leave norms unchallenged (`falsify=False`), so that they show what was published. One exception:
+Algorithm 4 ranks its candidates by what all sub-domains know together; `acquisition="paper"` is the printed line 7, which measures many
 points again that another sub-domain knows already. Any argument of `SafeOptimizer` can be overridden.
 """
 
