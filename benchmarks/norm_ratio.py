@@ -1,7 +1,7 @@
 """`python -m benchmarks.norm_ratio [--functions 200]`: the ratio B_t / ||f|| over iterations (the paper's norm investigation).
 
-||f|| ~ U[1, 10], 100 to 1000 centres, uniform samples, m = 1000. Writes results/norm_ratio/ratio.csv with the paper's mean beside ours,
-and summary.json with the number of functions whose norm was under-estimated at some iteration.
+||f|| ~ U[1, 10], 100 to 1000 centres, uniform samples, m = 1000. Writes results/norm_ratio/ratio.csv with the paper's mean
+beside ours, and summary.json with the number of functions whose norm was under-estimated at some iteration.
 """
 
 from __future__ import annotations

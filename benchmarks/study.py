@@ -1,8 +1,8 @@
 """`python -m benchmarks.study [--runs 100] [--jobs 2]`: safety and progress of the presets over many random functions.
 
-1-D, ||f|| = 5, threshold at the 30 % quantile, one initial sample between the 40 % and 50 % quantiles, 30 experiments. A run is unsafe
-if one experiment has f < threshold, and solved if best() is within 5 % of the reachable optimum, relative to the initial value.
-Writes results/study/runs.csv as runs finish (an interrupted study continues where it stopped) and results/study/summary.json.
+1-D, ||f|| = 5, threshold at the 30 % quantile, one initial sample between the 40 % and 50 % quantiles, 30 experiments. A run
+is unsafe if one experiment has f < threshold, and solved if best() is within 5 % of the reachable optimum, relative to the
+initial value. Writes results/study/runs.csv as runs finish (an interrupted study continues where it stopped) and summary.json.
 """
 
 from __future__ import annotations

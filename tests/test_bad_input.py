@@ -704,9 +704,9 @@ def test_a_thousand_samples_at_one_place(bound):
     trial = opt.ask()
     assert time.process_time() - begin < 60.0  # seconds of both cores; a few are needed
     assert trial is not None or opt.stop_reason is not None
-    lower, upper = opt.bounds(np.linspace(0.0, 5.0, 5))
+    lower, upper = opt.bounds(np.linspace(0.0, 5.0, 6))
     assert (lower < upper).all()
-    assert opt.bounds([1.0])[0][0] < 0.8 < opt.bounds([1.0])[1][0]
+    assert lower[1] < 0.8 < upper[1]
 
 
 def test_contradicting_repetitions_keep_proper_intervals():

@@ -2,8 +2,8 @@
 
 All of them use the confidence bound as printed in the paper (`Paper`), the safe set of the authors' experiments (lower bound
 above the threshold) and leave norms unchallenged (`falsify=False`), so that they show what was published. One exception:
-Algorithm 4 ranks its candidates by what all sub-domains know together; `acquisition="paper"` is the printed line 7, which measures many
-points again that another sub-domain knows already. Any argument of `SafeOptimizer` can be overridden.
+Algorithm 4 ranks its candidates by what all sub-domains know together; `acquisition="paper"` is the printed line 7, which
+measures many points again that another sub-domain knows already. Any argument of `SafeOptimizer` can be overridden.
 """
 
 from __future__ import annotations

@@ -267,13 +267,13 @@ def _advance_chunk(  # type: ignore[no-untyped-def]
 
 @numba.njit(parallel=True, fastmath={"contract"}, cache=True, error_model="numpy")
 def _advance(  # type: ignore[no-untyped-def]
-    points, x, chol, white, betas, start, rbf, c1, c2, scale, basis, keep, mean, variance, lower, upper, floor, chunk
+    points, factor, x, chol, white, betas, start, rbf, c1, c2, scale, basis, keep, mean, variance, lower, upper, floor, chunk
 ):
     size = points.shape[1]
     for task in numba.prange((size + chunk - 1) // chunk):
         g0 = task * chunk
         g1 = min(g0 + chunk, size)
-        block = np.ascontiguousarray(points[:, g0:g1])
+        block = points[:, g0:g1] * factor
         rows = basis[:, g0:g1] if keep else np.empty((x.shape[0], g1 - g0))
         _advance_chunk(
             block, x, chol, white, betas, start, rbf, c1, c2, scale, rows,
@@ -431,7 +431,7 @@ class FusedCPU:
         floor = variance_floor(len(x), outputscale)
         with _exclusive("the posterior"):
             _advance(
-                points * factor, x * factor, chol, white, betas, start, rbf, c1, c2, outputscale,
+                points, factor, x * factor, chol, white, betas, start, rbf, c1, c2, outputscale,
                 rows, keep, mean, variance, lower, upper, floor, _CHUNK,
             )  # fmt: skip
 
