@@ -50,7 +50,7 @@ SMALL = Scenario(m=60, gamma=0.2, kappa=0.1)
 
 def make(domain=None, threshold=0.0, **settings):
     """An optimizer of one parameter that answers in milliseconds."""
-    defaults = {"norm": SMALL, "cubes": LocalCubes(n=2, delta=0.2), "points_per_axis": 21}
+    defaults = {"norm": SMALL, "cubes": LocalCubes(n=2, delta=0.2), "points_per_axis": 21, "safe_set": "union"}
     return SafeOptimizer(Box({"kp": (0.0, 5.0)}) if domain is None else domain, threshold, **{**defaults, **settings})
 
 
@@ -350,12 +350,17 @@ def test_a_rejected_measurement_does_not_use_up_the_trial():
 @pytest.mark.parametrize(
     "question",
     [
-        lambda opt: opt.ask(), lambda opt: opt.best(), lambda opt: opt.bounds([1.0]), lambda opt: opt.is_safe([1.0]),
-        lambda opt: opt.mean([1.0]), lambda opt: opt.safe_set(), lambda opt: opt.subdomains(), lambda opt: opt.stop_reason,
+        lambda opt: opt.ask(),
+        lambda opt: opt.best(),
+        lambda opt: opt.bounds([1.0]),
+        lambda opt: opt.is_safe([1.0]),
+        lambda opt: opt.safe_set(),
+        lambda opt: opt.subdomains(),
+        lambda opt: opt.stop_reason,
         lambda opt: opt.refutations,
     ],
-    ids=["ask", "best", "bounds", "is_safe", "mean", "safe_set", "subdomains", "stop_reason", "refutations"],
-)  # fmt: skip
+    ids=["ask", "best", "bounds", "is_safe", "safe_set", "subdomains", "stop_reason", "refutations"],
+)
 def test_questions_before_any_sample(question):
     opt = make()
     with pytest.raises(NoInitialSampleError, match="tell at least one"):
@@ -547,6 +552,7 @@ BAD_SETTINGS = [
     *[("cubes", v, repr(v)) for v in (5, "local", (5, 0.1), LocalCubes, True)],
     *[("screening", v, repr(v)) for v in (5, "lstm", Scenario)],
     *[("safe_set", v, f"['union', 'continuity', 'confidence'], got {v!r}") for v in ("both", None, 1, ("union",))],
+    *[("acquisition", v, f"['joint', 'paper'], got {v!r}") for v in ("random", None, 0)],
     *[("points_per_axis", v, repr(v)) for v in (1, 0, -3, 1.5, True, "20", (7.0,), (5, 5))],
     ("points_per_axis", 6_000_000, "6,000,000 points"),
     ("points_per_axis", 10**30, "points per sub-domain"),
@@ -637,7 +643,7 @@ def test_bad_constraint(arguments, naming):
         ({"delta": 0.01}, "0.01"),
         ({"delta": 0.5}, "0.5"),
         ({"delta": NAN}, "nan"),
-        ({"delta": 0.0}, "delta of 'torque' must lie strictly between 0 and 1, got 0.0"),
+        ({"delta": 0.0}, "must lie strictly between 0 and 1, got 0.0"),
         ({"delta": -2.0}, "-2.0"),
         ({"delta": "0.001"}, "0.001"),
     ],
@@ -797,12 +803,14 @@ def test_unknown_type(stored, path, name):
 
 @pytest.mark.parametrize(
     "path",
-    [["settings"], ["samples"], ["records"], ["samples", 1], ["records", 0], ["settings", "domain"], ["settings", "outputs"],
-     ["settings", "locality"], ["settings", "shape"], ["settings", "safe_set"], ["settings", "margin"],
-     ["settings", "memory_budget"], ["settings", "seed"], ["settings", "outputs", 0], ["settings", "outputs", 0, "kernel"],
-     ["settings", "outputs", 0, "norm"], ["settings", "outputs", 0, "bound"]],
+    [
+        *[["settings"], ["samples"], ["records"], ["samples", 1], ["records", 0]],
+        *[["settings", key] for key in ("domain", "outputs", "locality", "shape", "safe_set", "acquisition", "margin")],
+        *[["settings", key] for key in ("memory_budget", "seed")],
+        *[["settings", "outputs", 0], *(["settings", "outputs", 0, key] for key in ("kernel", "norm", "bound"))],
+    ],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("value", [None, "abc", [1], -7.5, NAN], ids=repr)
 def test_damaged_part(stored, path, value):
     """Nothing but a well-formed state is loaded, and what is wrong turns up at once, not at the bench."""

@@ -145,9 +145,7 @@ def test_valid_bounds_cover_functions_of_the_told_norm(profile: str) -> None:
         y = f(X) + sigma * rng.normal(size=12)
         lower, upper = bounds.mixture_interval(k, X, y, A, sigma=sigma, delta=0.01, B=norm)
         assert np.all(lower <= f(A)) and np.all(f(A) <= upper)
-        lower, upper = bounds.beta_interval(
-            k, X, y, A, regulariser=sigma**2, beta=beta, B=norm, sigma=sigma, delta=0.01
-        )
+        lower, upper = bounds.beta_interval(k, X, y, A, regulariser=sigma**2, beta=beta, B=norm, sigma=sigma, delta=0.01)
         assert np.all(lower <= f(A)) and np.all(f(A) <= upper)
         assert bounds.falsification_bound(k(X, X), y, sigma, 0.01) <= norm
 
@@ -204,13 +202,11 @@ def check_discards(m: int, gamma: float, kappa: float, published: int) -> bool:
 
 def test_discards_reproduce_the_paper() -> None:
     feasible = [
-        check_discards(2500, float(row["gamma"]), 0.001, int(row["r"]))
-        for row in rows("discards_vs_gamma_m2500_kappa0.001.csv")
+        check_discards(2500, float(row["gamma"]), 0.001, int(row["r"])) for row in rows("discards_vs_gamma_m2500_kappa0.001.csv")
     ]
     assert len(feasible) == 99 and feasible.count(False) == 2  # gamma = 0.001 and 0.002
     feasible = [
-        check_discards(int(row["m"]), 0.01, 0.001, int(row["r"]))
-        for row in rows("discards_vs_m_gamma0.01_kappa0.001.csv")
+        check_discards(int(row["m"]), 0.01, 0.001, int(row["r"])) for row in rows("discards_vs_m_gamma0.01_kappa0.001.csv")
     ]
     assert len(feasible) == 14 and feasible.count(False) == 1  # m = 500
 
@@ -348,9 +344,7 @@ def test_one_output_explores_inside_the_safe_set(rule: str, cubes) -> None:
     f = rkhs_function(11, 2.0, K1)
     values = f(np.linspace(0, 1, 201))
     h = float(np.quantile(values, 0.3))
-    bo = algorithm.NaiveSafeBO(
-        1, (41,), [output(lower=h)], constant_norm(2.0), cubes=cubes, safe_set=rule
-    )
+    bo = algorithm.NaiveSafeBO(1, (41,), [output(lower=h)], constant_norm(2.0), cubes=cubes, safe_set=rule)
     rng = np.random.default_rng(11)
     x0 = [start_of(f, h)]
     bo.tell(x0, [float(f([x0])[0]) + 0.01 * rng.normal()])
@@ -398,9 +392,7 @@ def test_asking_twice_changes_nothing() -> None:
 
 
 def test_only_touched_subdomains_are_updated_and_norms_never_rise() -> None:
-    bo = algorithm.NaiveSafeBO(
-        1, (9,), [output()], lambda i, lo, up, X, y, step: float(step), cubes=(1, 0.2)
-    )
+    bo = algorithm.NaiveSafeBO(1, (9,), [output()], lambda i, lo, up, X, y, step: float(step), cubes=(1, 0.2))
     bo.tell([0.2], [1.0])
     bo.ask()
     old = bo.subdomains[1].lower.copy()
@@ -476,9 +468,7 @@ def test_several_outputs_are_safe_for_every_limit() -> None:
 
 
 def test_samples_that_measured_below_the_limit_are_no_seeds() -> None:
-    bo = algorithm.NaiveSafeBO(
-        1, (21,), [output(lower=0.5)], constant_norm(5.0), safe_set="continuity"
-    )
+    bo = algorithm.NaiveSafeBO(1, (21,), [output(lower=0.5)], constant_norm(5.0), safe_set="continuity")
     bo.tell([0.3], [0.4])
     assert bo.ask() is None
     assert bo.last is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from safebo.domain import Cube
+from safebo.domain import EDGE, Cube
 from safebo.exceptions import StopReason
 from safebo.intervals import Refutation, Rules, interval_at
 from safebo.outputs import Output
@@ -195,7 +195,7 @@ def joint_interval(
     lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)
     lowest, highest = np.full(shape, np.inf), np.full(shape, -np.inf)
     for cube, subdomain in subdomains.items():
-        where = np.flatnonzero(cube.contains(points))
+        where = np.flatnonzero(cube.contains(points, slack=EDGE))
         if not len(where) or not len(subdomain.rows):
             continue
         for i, index in enumerate(chosen):

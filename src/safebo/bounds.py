@@ -118,7 +118,8 @@ class MartingaleMixture:
     points: int = 25
 
     def __post_init__(self) -> None:
-        if not (0.0 < self.low <= self.high and math.isfinite(self.high) and self.points >= 1):
+        numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (self.low, self.high, self.points))
+        if not (numbers and 0.0 < self.low <= self.high < math.inf and self.points >= 1 and int(self.points) == self.points):
             raise InvalidValueError(f"MartingaleMixture needs 0 < low <= high and points >= 1, got {self!r}.")
 
     def regulariser(self, noise: float) -> float:

@@ -23,8 +23,8 @@ from safebo.exceptions import InvalidValueError
 
 FloatArray = NDArray[np.float64]
 
-# Rounding slack when a point in user units is mapped to the unit cube: (x - low) / (high - low) is exact to a few ulps.
-_EDGE = 1e-12
+EDGE = 1e-12
+"""Rounding slack when a point in user units is mapped to the unit cube: (x - low) / (high - low) is exact to a few ulps."""
 
 MAX_GRID_POINTS = 5_000_000
 """More points than this in one sub-domain is refused: 40 MB per array, several arrays per sub-domain."""
@@ -111,7 +111,7 @@ class Box:
             )
         if not np.isfinite(values).all():
             raise InvalidValueError(f"Parameters must be finite, got {values[~np.isfinite(values).all(axis=1)][0].tolist()}.")
-        slack = _EDGE * (self.high - self.low)
+        slack = EDGE * (self.high - self.low)
         outside = (values < self.low - slack) | (values > self.high + slack)
         if outside.any():
             row, axis = np.argwhere(outside)[0]
@@ -179,8 +179,10 @@ class Cube:
         """Longest edge."""
         return max(b - a for a, b in zip(self.lower, self.upper, strict=True))
 
-    def contains(self, x: FloatArray) -> NDArray[np.bool_]:
-        """Which rows of x (p, n) lie in the closed box."""
+    def contains(self, x: FloatArray, slack: float = 0.0) -> NDArray[np.bool_]:
+        """Which rows of x (p, n) lie in the closed box, or outside it by no more than rounding (`slack`)."""
+        if slack:
+            return np.asarray(((x >= np.subtract(self.lower, slack)) & (x <= np.add(self.upper, slack))).all(axis=1))
         return np.asarray(((x >= self.lower) & (x <= self.upper)).all(axis=1))
 
     def encloses(self, other: Cube) -> bool:

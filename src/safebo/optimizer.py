@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from safebo.analysis import Analysis, analyse, joint_interval, repeat, rules_of
 from safebo.bounds import AbbasiYadkori, ConfidenceBound
-from safebo.domain import Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
+from safebo.domain import EDGE, Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
 from safebo.exceptions import (
     AlreadyToldError,
     InvalidValueError,
@@ -32,18 +32,14 @@ from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import NormEstimator, Scenario
-from safebo.norms.base import count
 from safebo.outputs import Constraint, Guarantee, guarantee, number, resolve_outputs
 from safebo.posterior import Posterior
-from safebo.sets import RULES
 from safebo.state import Sample, Settings, State
 from safebo.subdomain import SubDomain
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Params = Mapping[str, float] | ArrayLike
-
-ACQUISITIONS = ("joint", "paper")
 
 
 @dataclass(frozen=True)
@@ -128,15 +124,8 @@ class SafeOptimizer:
     ) -> None:
         if not isinstance(domain, Box):
             raise InvalidValueError(f"domain must be a Box, got {domain!r}.")
-        if safe_set not in RULES:
-            raise InvalidValueError(f"safe_set must be one of {list(RULES)}, got {safe_set!r}.")
-        if acquisition not in ACQUISITIONS:
-            raise InvalidValueError(f"acquisition must be one of {list(ACQUISITIONS)}, got {acquisition!r}.")
-        locality: Locality = GlobalDomain() if cubes is None else cubes
-        if not callable(getattr(locality, "cubes", None)):
-            raise InvalidValueError(f"cubes must be LocalCubes(n, delta), another locality or None, got {cubes!r}.")
-        if not number(refutation_margin, "refutation_margin") > 1.0:
-            raise InvalidValueError(f"refutation_margin must exceed 1, got {refutation_margin!r}.")
+        if constraints is not None and not isinstance(constraints, Mapping):
+            raise InvalidValueError(f"constraints must be a mapping name -> Constraint, got {constraints!r}.")
         outputs = resolve_outputs(
             threshold,
             dict(constraints or {}),
@@ -147,12 +136,19 @@ class SafeOptimizer:
             delta,
             min_width,
         )
-        for output in outputs:
-            output.kernel.lengthscales(domain.dim)
         settings = Settings(
-            domain, outputs, locality, resolve_points_per_axis(points_per_axis, domain.dim), safe_set, acquisition,
-            bool(falsify), float(refutation_margin), screening, count(memory_budget, "memory_budget", 0), count(seed, "seed", 0),
-        )  # fmt: skip
+            domain=domain,
+            outputs=outputs,
+            locality=GlobalDomain() if cubes is None else cubes,
+            shape=resolve_points_per_axis(points_per_axis, domain.dim),
+            safe_set=safe_set,
+            acquisition=acquisition,
+            falsify=falsify,
+            margin=refutation_margin,
+            screening=screening,
+            memory_budget=memory_budget,
+            seed=seed,
+        )
         self._start(State(settings))
 
     def _start(self, state: State) -> None:
@@ -269,6 +265,7 @@ class SafeOptimizer:
 
     def mean(self, x: ArrayLike, output: str | None = None) -> FloatArray:
         """Posterior mean of an output (default: the objective) given all samples, at points in user units, (p,)."""
+        self._require_start()
         points, index = self._unit_points(x), self._output_index(output)
         return self._posterior(index).at(points)[0]
 
@@ -283,7 +280,7 @@ class SafeOptimizer:
         points = self._unit_points(x)
         result = np.zeros(len(points), dtype=bool)
         for subdomain in self._require_analysis().subdomains.values():
-            todo = np.flatnonzero(~result & subdomain.cube.contains(points))
+            todo = np.flatnonzero(~result & subdomain.cube.contains(points, slack=EDGE))
             if len(todo) and len(subdomain.rows):
                 result[todo] = certifies(subdomain, self._rules, points[todo])
         return result
@@ -308,9 +305,12 @@ class SafeOptimizer:
         """Norm bounds that the data refuted at the current step."""
         return self._require_analysis().refutations
 
-    def _require_analysis(self) -> Analysis:
+    def _require_start(self) -> None:
         if not self._state.inside().any():
             raise NoInitialSampleError("There is no safe measurement yet: tell at least one before asking.")
+
+    def _require_analysis(self) -> Analysis:
+        self._require_start()
         if self._analysis is None:
             for record in self._state.records[self._replayed :]:  # after `from_json`: repeat what was committed
                 self._committed = repeat(self._state, self._committed, record)
@@ -357,6 +357,8 @@ class SafeOptimizer:
 
     def _check_values(self, value: object, constraints: Mapping[str, float] | None) -> tuple[float, ...]:
         names = [o.name for o in self._state.outputs]
+        if constraints is not None and not isinstance(constraints, Mapping):
+            raise InvalidValueError(f"Constraint values come as a mapping name -> value, got {constraints!r}.")
         given: dict[str, Any] = dict(constraints or {})
         unknown, missing = [n for n in given if n not in names[1:]], [n for n in names[1:] if n not in given]
         if unknown or missing:
@@ -380,7 +382,8 @@ def _show(limit: float | None, default: str) -> str:
 
 
 def _measurement(value: object, name: str) -> float:
-    scalar = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+    plain = isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)
+    scalar = value.item() if plain and value.size == 1 else value  # type: ignore[attr-defined]
     return number(scalar, f"The measurement of {name!r}")
 
 

@@ -6,7 +6,6 @@ without a threshold, and any number of further outputs with a lower limit, an up
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,13 +19,28 @@ from safebo.norms.base import probability
 
 OBJECTIVE = "objective"
 
+LARGEST = 1e100
+"""Larger limits and measurements are refused: their squares, divided by a noise variance, would overflow."""
+
 
 def number(value: object, name: str) -> float:
-    """A validated finite number."""
-    valid = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not (valid and math.isfinite(value)):  # type: ignore[arg-type]
+    """A validated finite number of reasonable size."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise InvalidValueError(f"{name} must be a finite number, got {value!r}.")
-    return float(value)  # type: ignore[arg-type]
+    try:
+        result = float(value)
+    except OverflowError:
+        raise InvalidValueError(f"{name} must be a finite number, got an integer that is too large for a float.") from None
+    if not np.isfinite(result):
+        raise InvalidValueError(f"{name} must be a finite number, got {value!r}.")
+    if abs(result) > LARGEST:
+        raise InvalidValueError(f"{name} must not exceed {LARGEST:g} in size, got {value!r}: change its unit.")
+    return result
+
+
+def provides(part: object, method: str) -> bool:
+    """Whether an object (not a class: Scenario() rather than Scenario) has a method."""
+    return not isinstance(part, type) and callable(getattr(part, method, None))
 
 
 @dataclass(frozen=True)
@@ -74,18 +88,21 @@ class Output:
         if noise <= 0.0:
             raise InvalidValueError(f"noise of {self.name!r} must be positive, got {self.noise!r}.")
         object.__setattr__(self, "noise", noise)
-        probability(self.delta, f"delta of {self.name!r}")
+        object.__setattr__(self, "delta", probability(self.delta, f"delta of {self.name!r}"))
+        for limit in ("lower_limit", "upper_limit"):
+            if getattr(self, limit) is not None:
+                object.__setattr__(self, limit, number(getattr(self, limit), f"{limit} of {self.name!r}"))
         width = number(self.min_width, f"min_width of {self.name!r}")
         if width < 0.0:
             raise InvalidValueError(f"min_width of {self.name!r} must not be negative, got {self.min_width!r}.")
         object.__setattr__(self, "min_width", width)
         if not isinstance(self.kernel, StationaryKernel):
             raise InvalidValueError(f"The kernel of {self.name!r} must be a Matern or RBF kernel, got {self.kernel!r}.")
-        if not callable(getattr(self.norm, "estimate", None)):
+        if not provides(self.norm, "estimate"):
             raise InvalidValueError(
                 f"The norm of {self.name!r} must be a norm estimator such as Scenario() or Fixed(5), got {self.norm!r}."
             )
-        if not callable(getattr(self.bound, "regulariser", None)):
+        if not provides(self.bound, "regulariser"):
             raise InvalidValueError(f"The bound of {self.name!r} must be a confidence bound such as Paper(), got {self.bound!r}.")
 
     @property
@@ -131,7 +148,7 @@ def resolve_outputs(
     min_width: float,
 ) -> tuple[Output, ...]:
     """The objective first, then the constraints in their order; delta is shared evenly over the limits without their own."""
-    probability(delta, "delta")
+    delta = probability(delta, "delta")
     if threshold is None and not constraints:
         raise InvalidValueError("Nothing is limited: give a threshold for the objective, or constraints.")
     for name, constraint in constraints.items():
@@ -139,7 +156,7 @@ def resolve_outputs(
             raise InvalidValueError(f"A constraint needs a name other than {OBJECTIVE!r}, got {name!r}.")
         if not isinstance(constraint, Constraint):
             raise InvalidValueError(f"constraints[{name!r}] must be a Constraint, got {constraint!r}.")
-    own = [c.delta for c in constraints.values() if c.delta is not None]
+    own = [probability(c.delta, f"delta of {name!r}") for name, c in constraints.items() if c.delta is not None]
     sharing = len(constraints) - len(own) + (threshold is not None)
     rest = delta - sum(own)
     if sharing and not rest > 0.0:

@@ -146,19 +146,35 @@ def scaled_columns(columns: FloatArray, kernel: StationaryKernel) -> FloatArray:
     return np.ascontiguousarray(columns / kernel.lengthscales(len(columns))[:, None])
 
 
+class Basis:
+    """V = L^-1 k(X, points) with spare rows.
+
+    A field owns the rows it has used. Whoever continues it first may write the next ones in place; anyone else gets a copy.
+    """
+
+    def __init__(self, array: FloatArray, used: int) -> None:
+        self.array, self.used = array, used
+
+    def room(self, rows: int, size: int) -> Basis:
+        """A basis with the first `rows` rows of this one and space for `size`, this one itself where that disturbs nobody."""
+        if self.used == rows and len(self.array) >= size:
+            return self
+        grown = np.empty((size + max(2, size // 4), self.array.shape[1]))
+        grown[:rows] = self.array[:rows]
+        return Basis(grown, rows)
+
+
 @dataclass(frozen=True, eq=False)
 class PointField:
-    """Posterior and nested interval on a fixed set of points; `advanced` returns the field after further samples.
-
-    `basis` is a buffer with spare rows that successive fields share: rows below `rows` are never written again.
-    """
+    """Posterior and nested interval on a fixed set of points; `advanced` returns the field after further samples."""
 
     mean: FloatArray  # (G,)
     variance: FloatArray  # (G,)
     lower: FloatArray  # (G,) C_t
     upper: FloatArray  # (G,)
     rows: int = 0
-    basis: FloatArray | None = None
+    jitter: float = 0.0  # of the factor L that the field was computed with
+    basis: Basis | None = None
 
     @classmethod
     def prior(cls, size: int, kernel: StationaryKernel) -> PointField:
@@ -168,29 +184,29 @@ class PointField:
     def advanced(self, columns: FloatArray, posterior: Posterior, betas: FloatArray, *, keep_basis: bool) -> PointField:
         """Condition on the samples of `posterior` not yet seen; betas[i] >= 0 intersects with mean +- betas[i] sd after sample i.
 
-        columns (n, G) are the points, scaled. Without a stored basis everything is rebuilt from the first sample, with the same
-        bits as the extension gives.
+        columns (n, G) are the points, scaled. Without a stored basis, or after a jitter has changed L, everything is rebuilt
+        from the first sample, with the same bits as the extension gives.
         """
         kernel, size = posterior.kernel, posterior.size
-        old, start = self, self.rows
-        if start > 0 and self.basis is None:
-            old, start = PointField.prior(len(self.mean), kernel), 0
+        old = self
+        if self.rows > 0 and (self.basis is None or self.jitter != posterior.jitter):
+            old = PointField.prior(len(self.mean), kernel)
         mean, variance, lower, upper = old.mean.copy(), old.variance.copy(), old.lower.copy(), old.upper.copy()
-        basis = old.basis if keep_basis or start > 0 else None
-        if keep_basis and (basis is None or len(basis) < size):
-            grown = np.empty((size + max(2, size // 4), len(mean)))
-            if basis is not None:
-                grown[:start] = basis[:start]
-            basis = grown
-        elif basis is not None and len(basis) < size:  # the basis is read for the last time, but needs room for the new rows
-            basis = np.concatenate([basis[:start], np.empty((size - start, len(mean)))])
+        basis = None
+        if old.rows > 0 and old.basis is not None:
+            basis = old.basis.room(old.rows, size)
+        elif keep_basis:
+            basis = Basis(np.empty((0, len(mean))), 0).room(0, size)
         backend().advance(
-            columns, posterior.x / kernel.lengthscales(posterior.x.shape[1]), posterior.chol, posterior.white, betas, start,
-            kernel.family, kernel.outputscale, basis, mean, variance, lower, upper,
+            columns, posterior.x / kernel.lengthscales(posterior.x.shape[1]), posterior.chol, posterior.white, betas, old.rows,
+            kernel.family, kernel.outputscale, None if basis is None else basis.array, mean, variance, lower, upper,
         )  # fmt: skip
-        return PointField(mean, variance, lower, upper, size, basis if keep_basis else None)
+        if not keep_basis or basis is None:
+            return PointField(mean, variance, lower, upper, size, posterior.jitter)
+        basis.used = size
+        return PointField(mean, variance, lower, upper, size, posterior.jitter, basis)
 
     @property
     def nbytes(self) -> int:
         """Memory held, the shared basis included."""
-        return 4 * self.mean.nbytes + (0 if self.basis is None else self.basis.nbytes)
+        return 4 * self.mean.nbytes + (0 if self.basis is None else self.basis.array.nbytes)

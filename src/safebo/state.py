@@ -16,15 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
-from safebo.domain import Box, GlobalDomain, LocalCubes, Locality, SampleHull
+from safebo.domain import Box, GlobalDomain, LocalCubes, Locality, SampleHull, resolve_points_per_axis
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
 from safebo.norms import Fixed, Hoeffding, NormEstimator, Scenario
-from safebo.outputs import Output
+from safebo.norms.base import count, positive
+from safebo.outputs import Output, number, provides
+from safebo.sets import RULES
 
 FloatArray = NDArray[np.float64]
 
 FORMAT = 1
+
+ACQUISITIONS = ("joint", "paper")
 
 _TYPES: dict[str, type] = {
     cls.__name__: cls
@@ -97,6 +101,39 @@ class Settings:
     screening: NormEstimator | None
     memory_budget: int
     seed: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.domain, Box):
+            raise InvalidValueError(f"domain must be a Box, got {self.domain!r}.")
+        outputs = self.outputs if isinstance(self.outputs, tuple) else ()
+        if not outputs or not all(isinstance(o, Output) for o in outputs) or not any(o.is_limit for o in outputs):
+            raise InvalidValueError(f"There must be an objective, and at least one output must be limited, got {self.outputs!r}.")
+        for output in outputs:
+            output.kernel.lengthscales(self.domain.dim)
+        if not provides(self.locality, "cubes"):
+            raise InvalidValueError(f"cubes must be LocalCubes(n, delta), another locality or None, got {self.locality!r}.")
+        if self.screening is not None and not provides(self.screening, "estimate"):
+            raise InvalidValueError(f"screening must be a norm estimator or None, got {self.screening!r}.")
+        if self.safe_set not in RULES:
+            raise InvalidValueError(f"safe_set must be one of {list(RULES)}, got {self.safe_set!r}.")
+        if self.acquisition not in ACQUISITIONS:
+            raise InvalidValueError(f"acquisition must be one of {list(ACQUISITIONS)}, got {self.acquisition!r}.")
+        if not isinstance(self.falsify, (bool, np.bool_)):
+            raise InvalidValueError(f"falsify must be True or False, got {self.falsify!r}.")
+        if not isinstance(self.shape, tuple):
+            raise InvalidValueError(f"The grid's shape must be a tuple of points per axis, got {self.shape!r}.")
+        margin = number(self.margin, "refutation_margin")
+        if not margin > 1.0:
+            raise InvalidValueError(f"refutation_margin must exceed 1, got {self.margin!r}.")
+        checked = {
+            "shape": resolve_points_per_axis(self.shape, self.domain.dim),
+            "falsify": bool(self.falsify),
+            "margin": margin,
+            "memory_budget": count(self.memory_budget, "memory_budget", 0),
+            "seed": count(self.seed, "seed", 0),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -176,15 +213,58 @@ class State:
         """The inverse of `to_json`."""
         try:
             content = json.loads(text)
-        except (TypeError, json.JSONDecodeError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValueError(f"Not a safebo state: {error}.") from None
         if not isinstance(content, dict) or content.get("safebo") != FORMAT:
             found = content.get("safebo") if isinstance(content, dict) else None
             raise InvalidValueError(f"Not a safebo state of format {FORMAT}: found format {found!r}.")
         try:
             settings = Settings(**{key: decode(value) for key, value in content["settings"].items()})
-            samples = tuple(Sample(tuple(p), tuple(x), tuple(v), trial) for p, x, v, trial in content["samples"])
-            records = tuple(NormRecord(step, tuple((c, tuple(e)) for c, e in entries)) for step, entries in content["records"])
-        except (KeyError, TypeError) as error:
+            samples = tuple(_sample(entry, settings) for entry in content["samples"])
+            records = tuple(_record(entry, len(settings.outputs)) for entry in content["records"])
+        except InvalidValueError:
+            raise
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InvalidValueError(f"The JSON state is incomplete or damaged: {error!r}.") from None
-        return cls(settings, samples, records)
+        state = cls(settings, samples, records)
+        _check_history(state)
+        return state
+
+
+def _numbers(values: Any, length: int, what: str) -> tuple[float, ...]:
+    if not isinstance(values, list) or len(values) != length:
+        raise InvalidValueError(f"The JSON state is damaged: {what} must be {length} number(s), got {values!r}.")
+    return tuple(number(v, f"{what} in the JSON state") for v in values)
+
+
+def _sample(entry: Any, settings: Settings) -> Sample:
+    point, x, values, trial = entry
+    dim = settings.domain.dim
+    told = _numbers(point, dim, "a sample's parameters")
+    unit = _numbers(x, dim, "a sample's point in the unit cube")
+    if np.abs(settings.domain.to_unit(settings.domain.point(told)) - unit).max() > 1e-9:
+        raise InvalidValueError(f"The JSON state is damaged: {point!r} is not {x!r} in the unit cube.")
+    if trial is not None and not isinstance(trial, str):
+        raise InvalidValueError(f"The JSON state is damaged: a trial's id is a string, got {trial!r}.")
+    return Sample(told, unit, _numbers(values, len(settings.outputs), "a sample's measurements"), trial)
+
+
+def _record(entry: Any, outputs: int) -> NormRecord:
+    step, estimates = entry
+    checked = []
+    for cube, norms in estimates:
+        values = _numbers(norms, outputs, "recorded norms")
+        checked.append((count(cube, "a cube's number", 0), tuple(positive(v, "a recorded norm") for v in values)))
+    return NormRecord(count(step, "a record's step"), tuple(checked))
+
+
+def _check_history(state: State) -> None:
+    """The first sample must be safe; every record must belong to a step of the state and to cubes that existed at it."""
+    if state.step and not state.inside()[0]:
+        raise InvalidValueError(f"The JSON state is damaged: its first sample {state.samples[0].values} is outside the limits.")
+    x, last = state.x(), 0
+    for record in state.records:
+        cubes = state.settings.locality.cubes(x[: record.step])
+        if not last < record.step <= state.step or any(cube >= len(cubes) for cube, _ in record.estimates):
+            raise InvalidValueError(f"The JSON state is damaged: its norm record of step {record.step} does not fit its samples.")
+        last = record.step

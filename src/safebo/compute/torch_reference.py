@@ -76,7 +76,6 @@ class TorchReference:
         upper: FloatArray,
     ) -> None:
         """See `Compute.advance`."""
-        floor = variance_floor(len(x), outputscale)
         step = max(1, _PAIRS_AT_ONCE // max(len(x), 1))
         factor = self._tensor(chol)
         for first in range(0, points.shape[1], step):
@@ -93,7 +92,7 @@ class TorchReference:
                 rows[r] = row / factor[r, r]
                 mu, var = mu + rows[r] * float(white[r]), var - rows[r] ** 2
                 if betas[r] >= 0.0:
-                    half = float(betas[r]) * var.clamp(min=floor).sqrt()
+                    half = float(betas[r]) * var.clamp(min=variance_floor(r + 1, outputscale)).sqrt()
                     low, high = torch.maximum(low, mu - half), torch.minimum(high, mu + half)
             if basis is not None:
                 basis[start : len(x), block] = rows[start:].cpu().numpy()

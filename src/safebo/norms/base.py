@@ -67,9 +67,23 @@ class NormEstimator(Protocol):
         ...
 
 
+def _float(value: object) -> float:
+    """The value as a float, NaN if it is not a number."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return float(value) if is_number else np.nan  # type: ignore[arg-type]
+
+
+def positive(value: object, name: str) -> float:
+    """A validated positive, finite number."""
+    number = _float(value)
+    if not (np.isfinite(number) and number > 0.0):
+        raise InvalidValueError(f"{name} must be positive and finite, got {value!r}.")
+    return number
+
+
 def probability(value: object, name: str) -> float:
     """A validated number in (0, 1)."""
-    number = float(value) if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) else np.nan
+    number = _float(value)
     if not 0.0 < number < 1.0:
         raise InvalidValueError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
     return number

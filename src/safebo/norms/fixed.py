@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from safebo.exceptions import InvalidValueError
-from safebo.norms.base import NormQuery
+from safebo.norms.base import NormQuery, positive
 
 
 @dataclass(frozen=True)
@@ -18,11 +14,7 @@ class Fixed:
     value: float
 
     def __post_init__(self) -> None:
-        number = self.value
-        valid = isinstance(number, (int, float, np.integer, np.floating)) and not isinstance(number, bool)
-        if not (valid and math.isfinite(number) and number > 0.0):
-            raise InvalidValueError(f"Fixed takes a positive, finite norm, got {self.value!r}.")
-        object.__setattr__(self, "value", float(number))
+        object.__setattr__(self, "value", positive(self.value, "The norm of Fixed"))
 
     @property
     def gamma(self) -> float:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from safebo.exceptions import InvalidValueError
-from safebo.norms.base import NormQuery, count, probability
+from safebo.norms.base import NormQuery, count, positive, probability
 from safebo.norms.scenario import RandomFunctions
 
 
@@ -29,9 +28,8 @@ class Hoeffding:
     def __post_init__(self) -> None:
         object.__setattr__(self, "m", count(self.m, "Hoeffding.m"))
         object.__setattr__(self, "centres", count(self.centres, "Hoeffding.centres"))
-        probability(self.gamma, "Hoeffding.gamma")
-        if not (isinstance(self.alpha_bar, (int, float)) and np.isfinite(self.alpha_bar) and self.alpha_bar > 0.0):
-            raise InvalidValueError(f"Hoeffding.alpha_bar must be positive and finite, got {self.alpha_bar!r}.")
+        object.__setattr__(self, "gamma", probability(self.gamma, "Hoeffding.gamma"))
+        object.__setattr__(self, "alpha_bar", positive(self.alpha_bar, "Hoeffding.alpha_bar"))
 
     @property
     def kappa(self) -> float:

@@ -23,7 +23,7 @@ from scipy.special import bdtr
 from safebo.compute import SingleArray, backend
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, count, probability
+from safebo.norms.base import NormFloor, NormQuery, count, positive, probability
 from safebo.posterior import Posterior
 
 FloatArray = NDArray[np.float64]
@@ -40,7 +40,9 @@ def discards(m: int, gamma: float, kappa: float) -> int:
     )  # bdtr is the binomial distribution function
     r = int(feasible[-1]) if len(feasible) else -1
     if r < 0:
-        smallest = int(np.ceil(np.log(kappa) / np.log1p(-gamma)))
+        smallest = max(int(np.log(kappa) / np.log1p(-gamma)) - 1, 1)
+        while bdtr(0.0, smallest, gamma) > kappa:
+            smallest += 1
         raise InfeasibleScenarioError(
             f"m = {m} scenarios are too few for gamma = {gamma:g} and kappa = {kappa:g}: Theorem 1 needs (1 - gamma)^m <= kappa. "
             f"The smallest m that works is {smallest}."
@@ -94,16 +96,10 @@ class RandomFunctions:
         return np.asarray(np.sqrt(np.maximum(kernel.outputscale * quad + dots, 0.0)))
 
 
-class _LineCache:
-    """The draws of the current step in one dimension: all sub-domains use prefixes of the same streams."""
-
-    def __init__(self) -> None:
-        self.key: tuple[object, ...] = ()
-        self.sums: SingleArray = np.empty((0, 0), np.float32)
-        self.unit: SingleArray = np.empty((0, 0), np.float32)
-
-
-_cache = _LineCache()
+# The draws of the current step in one dimension, (key, sums, coefficients): all sub-domains use prefixes of the same streams. One
+# tuple, replaced as a whole, so that another thread cannot mix two draws.
+_Draws = tuple[tuple[object, ...], SingleArray, SingleArray]
+_latest: list[_Draws] = [((), np.empty((0, 0), np.float32), np.empty((0, 0), np.float32))]
 
 
 def _line_draws(m: int, size: int, seed: tuple[int, ...]) -> tuple[SingleArray, SingleArray]:
@@ -113,7 +109,7 @@ def _line_draws(m: int, size: int, seed: tuple[int, ...]) -> tuple[SingleArray, 
     seed and its own size only, not on what was drawn before it.
     """
     key = (m, seed)
-    cached = _cache.key, _cache.sums, _cache.unit  # one read, so that another thread cannot mix two draws
+    cached = _latest[0]
     if cached[0] == key and cached[2].shape[1] >= size:
         return cached[1], cached[2]
     gaps, coefficients = (np.random.Generator(np.random.SFC64(s)) for s in np.random.SeedSequence(seed).spawn(2))
@@ -121,7 +117,7 @@ def _line_draws(m: int, size: int, seed: tuple[int, ...]) -> tuple[SingleArray, 
     steps = np.ascontiguousarray(gaps.standard_exponential((length + 1, m), dtype=np.float32).T)
     sums = np.cumsum(steps, axis=1, dtype=np.float64).astype(np.float32)
     unit = np.ascontiguousarray(2.0 * coefficients.random((length, m), dtype=np.float32).T - np.float32(1.0))
-    _cache.key, _cache.sums, _cache.unit = key, sums, unit
+    _latest[0] = key, sums, unit
     return sums, unit
 
 
@@ -146,11 +142,10 @@ class Scenario:
     def __post_init__(self) -> None:
         object.__setattr__(self, "m", count(self.m, "Scenario.m"))
         object.__setattr__(self, "centres", count(self.centres, "Scenario.centres"))
-        probability(self.gamma, "Scenario.gamma")
-        probability(self.kappa, "Scenario.kappa")
-        if not (isinstance(self.alpha_bar, (int, float)) and np.isfinite(self.alpha_bar) and self.alpha_bar > 0.0):
-            raise InvalidValueError(f"Scenario.alpha_bar must be positive and finite, got {self.alpha_bar!r}.")
-        object.__setattr__(self, "discards", discards(self.m, float(self.gamma), float(self.kappa)))
+        object.__setattr__(self, "gamma", probability(self.gamma, "Scenario.gamma"))
+        object.__setattr__(self, "kappa", probability(self.kappa, "Scenario.kappa"))
+        object.__setattr__(self, "alpha_bar", positive(self.alpha_bar, "Scenario.alpha_bar"))
+        object.__setattr__(self, "discards", discards(self.m, self.gamma, self.kappa))
 
     @property
     def functions(self) -> RandomFunctions:
@@ -181,7 +176,7 @@ class Scenario:
         if floor >= ascending[-1]:
             return floor
         below = int(np.searchsorted(ascending, floor, side="right"))  # norms <= floor may not be chosen
-        return float(ascending[max(self.m - 1 - self.discards, below)])
+        return float(ascending[max(len(ascending) - 1 - self.discards, below)])
 
 
 def make_query(
@@ -193,19 +188,33 @@ def make_query(
     upper: ArrayLike,
     seed: int | Sequence[int],
 ) -> NormQuery:
-    """A validated query from plain arrays."""
-    low, high = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (lower, upper))
-    values = np.atleast_1d(np.asarray(y, dtype=np.float64))
-    points = np.asarray(x, dtype=np.float64).reshape(len(values), -1)
-    if low.shape != high.shape or low.ndim != 1 or points.shape != (len(values), len(low)):
-        raise InvalidValueError(f"Shapes do not match: x {np.shape(x)}, y {np.shape(y)}, lower {low.shape}, upper {high.shape}.")
-    if not (np.isfinite(points).all() and np.isfinite(values).all() and (high > low).all()):
-        raise InvalidValueError("Samples must be finite and the box must have lower < upper on every axis.")
-    if len(values) and not ((points >= low) & (points <= high)).all():
-        outside = points[~((points >= low) & (points <= high)).all(axis=1)][0]
-        raise InvalidValueError(f"Sample {outside.tolist()} lies outside the box {low.tolist()} .. {high.tolist()}.")
-    if not (np.isfinite(noise) and noise > 0.0):
-        raise InvalidValueError(f"noise must be positive and finite, got {noise!r}.")
-    posterior = Posterior.empty(kernel, len(low), float(noise) ** 2)
-    entropy = (int(seed),) if isinstance(seed, (int, np.integer)) else tuple(int(s) for s in seed)
-    return NormQuery(posterior.extend(points, values) if len(values) else posterior, float(noise), low, high, entropy)
+    """A validated query from plain arrays; x is (t, n), or (t,) in one dimension."""
+    low, high = (np.atleast_1d(_floats(v, name)) for v, name in ((lower, "lower"), (upper, "upper")))
+    points, values = _floats(x, "x"), np.atleast_1d(_floats(y, "y"))
+    if points.size == 0 and values.size == 0:
+        points = np.empty((0, len(low)))
+    if points.ndim < 2 and len(low) == 1:
+        points = points.reshape(-1, 1)
+    if low.shape != high.shape or low.ndim != 1 or values.ndim != 1 or points.shape != (len(values), len(low)):
+        raise InvalidValueError(
+            f"Shapes do not match: x {np.shape(x)}, y {np.shape(y)}, lower {low.shape}, upper {high.shape}; x must be (t, n)."
+        )
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (high > low).all()):
+        raise InvalidValueError(f"The box must be finite with lower < upper on each axis, got {low.tolist()} .. {high.tolist()}.")
+    if not (np.isfinite(points).all() and np.isfinite(values).all()):
+        raise InvalidValueError("Samples must be finite, got NaN or infinity.")
+    outside = ~((points >= low) & (points <= high)).all(axis=1)
+    if outside.any():
+        raise InvalidValueError(f"Sample {points[outside][0].tolist()} lies outside the box {low.tolist()} .. {high.tolist()}.")
+    noise = positive(noise, "noise")
+    seeds = (seed,) if np.ndim(seed) == 0 else tuple(seed)  # type: ignore[arg-type]
+    entropy = tuple(count(s, "seed", 0) for s in seeds)
+    posterior = Posterior.empty(kernel, len(low), noise**2)
+    return NormQuery(posterior.extend(points, values) if len(values) else posterior, noise, low, high, entropy)
+
+
+def _floats(values: ArrayLike, name: str) -> FloatArray:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidValueError(f"{name} must be numbers, got {values!r}.") from None
