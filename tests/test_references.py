@@ -314,16 +314,16 @@ K1 = kernels.make_kernel("matern32", [0.2])
 
 
 def output(**changes) -> algorithm.NaiveOutput:
-    defaults = dict(
-        name="f",
-        kernel=K1,
-        sigma=0.01,
-        beta=bounds.paper_beta,
-        regulariser=1e-4,
-        delta=0.01,
-        lower=0.0,
-        min_width=0.1,
-    )
+    defaults = {
+        "name": "f",
+        "kernel": K1,
+        "sigma": 0.01,
+        "beta": bounds.paper_beta,
+        "regulariser": 1e-4,
+        "delta": 0.01,
+        "lower": 0.0,
+        "min_width": 0.1,
+    }
     return algorithm.NaiveOutput(**{**defaults, **changes})
 
 

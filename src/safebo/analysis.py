@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from safebo.domain import EDGE, Cube
+from safebo.domain import Cube
 from safebo.exceptions import StopReason
 from safebo.intervals import Refutation, Rules, interval_at
 from safebo.outputs import Output
@@ -97,9 +97,9 @@ def _update(
 
 
 def _touched(cube: Cube, base: Mapping[Cube, SubDomain], x: FloatArray) -> bool:
-    """Whether a cube is new or holds samples that it has not seen."""
+    """Whether a cube holds samples that it has not seen; a cube without samples knows nothing and is left out."""
     known = base.get(cube)
-    return known is None or len(known.rows) < int(cube.contains(x).sum())
+    return (0 if known is None else len(known.rows)) < int(cube.contains(x).sum())
 
 
 def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates, list[Refutation], Choice]:
@@ -183,7 +183,11 @@ def _choose_jointly(subdomains: Mapping[Cube, SubDomain], best_lower: float, set
 
 
 def joint_interval(
-    subdomains: Mapping[Cube, SubDomain], outputs: tuple[Output, ...], points: FloatArray, only: int | None = None
+    subdomains: Mapping[Cube, SubDomain],
+    outputs: tuple[Output, ...],
+    points: FloatArray,
+    only: int | None = None,
+    slack: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
     """Intersection of the intervals of all sub-domains around each point: lower and upper, (p, outputs) or one output `only`.
 
@@ -195,7 +199,7 @@ def joint_interval(
     lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)
     lowest, highest = np.full(shape, np.inf), np.full(shape, -np.inf)
     for cube, subdomain in subdomains.items():
-        where = np.flatnonzero(cube.contains(points, slack=EDGE))
+        where = np.flatnonzero(cube.contains(points, slack))
         if not len(where) or not len(subdomain.rows):
             continue
         for i, index in enumerate(chosen):

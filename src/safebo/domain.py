@@ -24,7 +24,7 @@ from safebo.exceptions import InvalidValueError
 FloatArray = NDArray[np.float64]
 
 EDGE = 1e-12
-"""Rounding slack when a point in user units is mapped to the unit cube: (x - low) / (high - low) is exact to a few ulps."""
+"""Points outside a bound by less than this fraction of its range are taken to be on it."""
 
 MAX_GRID_POINTS = 5_000_000
 """More points than this in one sub-domain is refused: 40 MB per array, several arrays per sub-domain."""
@@ -69,6 +69,12 @@ class Box:
     def bounds(self) -> dict[str, tuple[float, float]]:
         """A copy of the bounds, name -> (low, high)."""
         return dict(self._bounds)
+
+    @property
+    def rounding(self) -> float:
+        """How far, in the unit cube, a point may move on its way to user units and back: large where a range is far from zero."""
+        size = np.maximum(np.abs(self.low), np.abs(self.high)) / (self.high - self.low)
+        return max(EDGE, 4.0 * float(np.finfo(np.float64).eps * size.max()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Box) and list(self._bounds.items()) == list(other._bounds.items())

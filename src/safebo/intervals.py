@@ -177,8 +177,8 @@ def _envelope_grid(state: OutputState, output: Output, columns: FloatArray) -> t
         lower, upper = np.maximum(low, state.grid.lower), np.minimum(high, state.grid.upper)
     else:
         lower, upper = _envelope_at(state, output, columns)
-    mean = 0.5 * (low + high)
-    return PointField(mean, np.zeros_like(mean), lower, upper, state.posterior.size), 0.5 * (high - low)
+    nothing = np.zeros_like(low)  # an envelope bound has several means, and no use for one
+    return PointField(nothing, nothing, lower, upper, state.posterior.size), 0.5 * (high - low)
 
 
 def _envelope_samples(state: OutputState, output: Output) -> tuple[FloatArray, FloatArray]:

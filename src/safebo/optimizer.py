@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from safebo.analysis import Analysis, analyse, joint_interval, repeat, rules_of
 from safebo.bounds import AbbasiYadkori, ConfidenceBound
-from safebo.domain import EDGE, Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
+from safebo.domain import Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
 from safebo.exceptions import (
     AlreadyToldError,
     InvalidValueError,
+    JitterWarning,
     NoInitialSampleError,
     NormRefutedWarning,
     StopReason,
@@ -47,15 +47,15 @@ class Trial:
     """The next experiment and its certificate: the interval that its sub-domain holds for it, and the norm behind it."""
 
     id: str
-    params: Mapping[str, float]
+    params: dict[str, float]
     x: tuple[float, ...]  # unit cube
     lower: float  # objective
     upper: float
     norm: float  # B_t of the objective in the sub-domain
     cube: Cube
     confidence: float  # probability that no experiment of the run is unsafe, see `SafeOptimizer.guarantee`
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # every output
-    norms: Mapping[str, float] = field(default_factory=dict)
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # every output
+    norms: dict[str, float] = field(default_factory=dict)
     refutations: tuple[Refutation, ...] = ()  # norms that the data refuted at this step
 
     def __hash__(self) -> int:
@@ -157,7 +157,7 @@ class SafeOptimizer:
         self._committed: dict[Cube, SubDomain] = {}
         self._replayed = 0  # how many of the state's records `_committed` contains
         self._analysis: Analysis | None = None
-        self._issued: dict[str, Trial] = {}
+        self._issued: dict[str, tuple[tuple[float, ...], dict[str, float]]] = {}  # id -> point, parameters
 
     # -- the loop -------------------------------------------------------------------------------------------------------
 
@@ -214,18 +214,18 @@ class SafeOptimizer:
         point = self.domain.from_unit(np.array(candidate.x))
         trial = Trial(
             id=self._trial_id(),
-            params=MappingProxyType(self.domain.as_dict(point)),
+            params=self.domain.as_dict(point),
             x=candidate.x,
             lower=candidate.lower[0],
             upper=candidate.upper[0],
             norm=norms[self._state.outputs[0].name],
             cube=cube,
             confidence=self.guarantee.probability,
-            bounds=MappingProxyType(bounds),
-            norms=MappingProxyType(norms),
+            bounds=bounds,
+            norms=norms,
             refutations=analysis.refutations,
         )
-        self._issued[trial.id] = trial
+        self._issued[trial.id] = trial.x, dict(trial.params)
         return trial
 
     @property
@@ -260,7 +260,9 @@ class SafeOptimizer:
         other (one norm must be wrong), it is the interval that spans both.
         """
         points, index = self._unit_points(x), self._output_index(output)
-        lower, upper = joint_interval(self._require_analysis().subdomains, self._state.outputs, points, only=index)
+        lower, upper = joint_interval(
+            self._require_analysis().subdomains, self._state.outputs, points, only=index, slack=self.domain.rounding
+        )
         return lower[:, 0], upper[:, 0]
 
     def mean(self, x: ArrayLike, output: str | None = None) -> FloatArray:
@@ -273,14 +275,16 @@ class SafeOptimizer:
         """Posterior of one output given all samples, whatever the sub-domains are."""
         output = self._state.outputs[index]
         prior = Posterior.empty(output.kernel, self.domain.dim, output.bound.regulariser(output.noise))
-        return prior.extend(self._state.x(), self._state.values()[:, index]) if self._state.step else prior
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)  # for display only: the sub-domains warn where it matters
+            return prior.extend(self._state.x(), self._state.values()[:, index])
 
     def is_safe(self, x: ArrayLike) -> Mask:
         """Which points in user units are certified as safe by some sub-domain, (p,)."""
         points = self._unit_points(x)
         result = np.zeros(len(points), dtype=bool)
         for subdomain in self._require_analysis().subdomains.values():
-            todo = np.flatnonzero(~result & subdomain.cube.contains(points, slack=EDGE))
+            todo = np.flatnonzero(~result & subdomain.cube.contains(points, self.domain.rounding))
             if len(todo) and len(subdomain.rows):
                 result[todo] = certifies(subdomain, self._rules, points[todo])
         return result
@@ -346,10 +350,9 @@ class SafeOptimizer:
     def _check_trial(self, trial: Trial) -> FloatArray:
         if any(s.trial == trial.id for s in self._state.samples):
             raise AlreadyToldError(f"Trial {trial.id} has been told before; tell the parameters as a dict to add a repetition.")
-        known = self._issued.get(trial.id)
-        if known is None and self._state.step and trial.id == self._trial_id():
-            known = self.ask()  # a trial from before a restart: the same state asks for it again
-        if known is None or known.x != trial.x or dict(known.params) != dict(trial.params):
+        if trial.id not in self._issued and self._state.step and trial.id == self._trial_id():
+            self.ask()  # a trial from before a restart: the same state asks for it again
+        if self._issued.get(trial.id) != (trial.x, dict(trial.params)):
             raise UnknownTrialError(
                 f"Trial {trial.id} was not issued by this optimizer in its present state; tell its parameters as a dict instead."
             )

@@ -15,6 +15,7 @@ from safebo.domain import Box, LocalCubes, SampleHull
 from safebo.kernels import Matern
 from safebo.norms import Fixed, Hoeffding, NormEstimator, Scenario
 from safebo.optimizer import SafeOptimizer
+from safebo.outputs import provides
 
 
 def _paper(domain: Box, threshold: float | None, defaults: dict[str, Any], overrides: dict[str, Any]) -> SafeOptimizer:
@@ -45,7 +46,7 @@ def algorithm_1(domain: Box, threshold: float | None, **overrides: Any) -> SafeO
 
 def safeopt(domain: Box, threshold: float | None, *, norm: float | NormEstimator, **overrides: Any) -> SafeOptimizer:
     """SafeOpt: the norm is guessed and kept, global domain only."""
-    estimator = Fixed(norm) if isinstance(norm, (int, float)) else norm
+    estimator = norm if provides(norm, "estimate") else Fixed(norm)  # type: ignore[arg-type]
     return _paper(domain, threshold, {"norm": estimator, "cubes": None}, overrides)
 
 

@@ -53,7 +53,9 @@ def register(cls: type) -> type:
     """Class decorator: let states with this frozen dataclass (a norm estimator, bound, locality, ...) travel through JSON."""
     if not is_dataclass(cls):
         raise InvalidValueError(f"Only dataclasses can be registered, got {cls!r}.")
-    _TYPES[cls.__name__] = cls
+    known = _TYPES.setdefault(cls.__name__, cls)
+    if known is not cls:
+        raise InvalidValueError(f"The name {cls.__name__!r} belongs to {known!r} already: rename {cls!r}.")
     return cls
 
 
@@ -242,7 +244,7 @@ def _sample(entry: Any, settings: Settings) -> Sample:
     dim = settings.domain.dim
     told = _numbers(point, dim, "a sample's parameters")
     unit = _numbers(x, dim, "a sample's point in the unit cube")
-    if np.abs(settings.domain.to_unit(settings.domain.point(told)) - unit).max() > 1e-9:
+    if np.abs(settings.domain.to_unit(settings.domain.point(told)) - unit).max() > settings.domain.rounding:
         raise InvalidValueError(f"The JSON state is damaged: {point!r} is not {x!r} in the unit cube.")
     if trial is not None and not isinstance(trial, str):
         raise InvalidValueError(f"The JSON state is damaged: a trial's id is a string, got {trial!r}.")
