@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -116,7 +117,8 @@ def main() -> None:
             writer.writerow(row)
             file.flush()
             done.append(row)
-            print(f"\r{len(done)} runs", end="", flush=True)
+            if sys.stderr.isatty():
+                print(f"\r{len(done)} runs", end="", flush=True, file=sys.stderr)
     order = {m: i for i, m in enumerate(methods())}
     done.sort(key=lambda row: (order.get(row["method"], 99), int(row["seed"])))
     with path.open("w", newline="") as file:
@@ -127,7 +129,6 @@ def main() -> None:
     lines = summary(done)
     content = {"command": "python -m benchmarks.study", "seeds": f"0..{arguments.runs - 1}", "commit": commit, "methods": lines}
     (arguments.out / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
-    print()
     for line in lines:
         low, high = line["unsafe_rate_95"]
         print(

@@ -23,7 +23,7 @@ def reactor(temperature: float, rng: np.random.Generator) -> tuple[float, dict[s
     return float(product), {"flow": float(flow), "pressure": float(pressure)}
 
 
-def main(experiments: int = 10) -> None:
+def main(experiments: int = 20) -> None:
     rng = np.random.default_rng(0)
     opt = SafeOptimizer(
         Box({"temperature": (20.0, 120.0)}),

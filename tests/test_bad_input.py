@@ -543,6 +543,7 @@ def test_bad_fixed_norm(value):
 BAD_SETTINGS = [
     *[("delta", v, repr(v)) for v in (0, 1, -0.1, 1.5, NAN, None, "0.1", True)],
     *[("noise", v, repr(v)) for v in (0, 0.0, -0.01, NAN, INF, None, "0.01", True)],
+    ("noise", 1e-200, "1e-200"),  # its square is zero
     *[("min_width", v, repr(v)) for v in (-0.1, NAN, INF, None, "0.1")],
     *[("threshold", v, repr(v)) for v in (NAN, INF, -INF, "0", True)],
     *[("kernel", v, repr(v)) for v in ("matern", 3, Matern)],

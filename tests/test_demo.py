@@ -52,5 +52,5 @@ def test_ten_lines():
 
 def test_two_limits():
     printed = run("two_limits.py")
-    assert "violations in 10 experiments: 0" in printed
+    assert "violations in 20 experiments: 0" in printed
     assert abs(float(re.search(r"best: ([\d.]+) degrees", printed)[1]) - 85.0) < 8.0
