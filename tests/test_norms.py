@@ -123,8 +123,8 @@ def test_draws_are_uniform(dim):
     centres, coefficients = RandomFunctions(200, 2.5).draw(60, dim, (9,))
     assert centres.shape == (200, dim, 60) and coefficients.shape == (200, 60)
     for axis in range(dim):
-        assert kstest(centres[:, axis].ravel(), "uniform").pvalue > 0.01
-    assert kstest(coefficients.ravel(), "uniform", args=(-2.5, 5.0)).pvalue > 0.01
+        assert kstest(centres[:, axis].ravel(), "uniform").pvalue > 1e-4  # several tests with fixed seeds: one in a thousand
+    assert kstest(coefficients.ravel(), "uniform", args=(-2.5, 5.0)).pvalue > 1e-4
     assert abs(np.corrcoef(centres[:, 0].ravel(), coefficients.ravel())[0, 1]) < 0.03
 
 

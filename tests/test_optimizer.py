@@ -287,7 +287,7 @@ def test_json_round_trip_at_every_step(dim, multi, settings):
         assert again.stop_reason is opt.stop_reason
         np.testing.assert_array_equal(again.bounds(points), opt.bounds(points))
 
-    trials = bench.run(opt, 5, restart)
+    trials = bench.run(opt, 4, restart)
     assert trials  # the journey went somewhere
     json.loads(opt.state.to_json())  # plain JSON
 
@@ -359,7 +359,7 @@ def test_telling_parameters_instead_of_the_trial_is_a_measurement_too():
 def test_memory_budget_does_not_change_a_bit(bound, dim, multi, budget):
     bench = BENCHES[dim]
     rich, poor = bench.optimizer(multi=multi, bound=bound), bench.optimizer(multi=multi, bound=bound, memory_budget=budget)
-    assert bench.run(poor, 6) == bench.run(rich, 6)
+    assert bench.run(poor, 4) == bench.run(rich, 4)
     assert (poor.state.samples, poor.state.records) == (rich.state.samples, rich.state.records)
     assert poor.ask() == rich.ask() and poor.best() == rich.best()
 
@@ -438,7 +438,7 @@ def test_promises_along_a_run(dim, multi, bound, rule):
                 assert output.lower_limit is None or lower >= output.lower_limit
                 assert output.upper_limit is None or upper <= output.upper_limit
 
-    bench.run(opt, 6, check)
+    bench.run(opt, 5, check)
 
 
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
@@ -486,7 +486,7 @@ def test_best_has_the_largest_certified_lower_bound(multi):
         low, high = opt.bounds(best.params)
         assert low[0] >= best.lower - 1e-12 and high[0] <= best.upper + 1e-12
 
-    bench.run(opt, 6, check)
+    bench.run(opt, 5, check)
     assert opt.best().lower > opt.state.outputs[0].lower_limit
 
 

@@ -5,6 +5,7 @@ Only sub-domains that a new sample touches are recomputed; the others are taken 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from safebo.domain import Cube
 from safebo.exceptions import StopReason
+from safebo.inspection import view
 from safebo.intervals import Refutation, Rules, interval_at
 from safebo.outputs import Output
 from safebo.state import NormRecord, Settings, State
@@ -20,6 +22,11 @@ from safebo.subdomain import Candidate, Draft, SubDomain, conclude, prepare
 
 FloatArray = NDArray[np.float64]
 SubDomains = dict[Cube, SubDomain]
+
+# Grid points over all sub-domains up to which the last search for something worth measuring is exhaustive (seconds). Beyond,
+# the sub-domains' own uncertainty decides, so that no run stops before the paper's would.
+_SEARCHED = 1_000_000
+
 Estimates = list[tuple[int, tuple[float, ...]]]  # (cube number, raw norm estimate per output)
 Choice = tuple[Cube, Candidate] | None
 
@@ -156,7 +163,11 @@ def _choose(subdomains: Mapping[Cube, SubDomain], best_lower: float, settings: S
             own = cube, candidate
     if own is None or settings.acquisition == "paper" or len(subdomains) == 1:
         return own
-    return _choose_jointly(subdomains, best_lower, settings) or own
+    choice = _choose_jointly(subdomains, best_lower, settings)
+    if choice is not None:
+        return choice
+    points = len(subdomains) * math.prod(settings.shape)
+    return _search_jointly(subdomains, best_lower, settings) if points <= _SEARCHED else own
 
 
 def _choose_jointly(subdomains: Mapping[Cube, SubDomain], best_lower: float, settings: Settings) -> Choice:
@@ -164,8 +175,7 @@ def _choose_jointly(subdomains: Mapping[Cube, SubDomain], best_lower: float, set
 
     A sub-domain with few samples is uncertain of points that another one knows well; measuring them again teaches nothing. Every
     candidate is still certified by its own sub-domain, so this changes which safe experiment is run, never what counts as safe. A
-    maximiser must be one for every sub-domain around it. None if all candidates are known to within min_width; the caller then
-    falls back on the sub-domains' own uncertainty, so that no run stops earlier than the paper's would.
+    maximiser must be one for every sub-domain around it. None if all candidates are known to within min_width.
     """
     candidates = [(c, k, False) for c, s in subdomains.items() if (k := s.maximiser(best_lower)) is not None]
     candidates += [(c, k, True) for c, s in subdomains.items() if (k := s.expander) is not None]
@@ -179,6 +189,39 @@ def _choose_jointly(subdomains: Mapping[Cube, SubDomain], best_lower: float, set
     for i, (cube, candidate, expands) in enumerate(candidates):
         if worth[i] and uncertainty[i] > largest and (expands or upper[i, 0] >= best_lower):
             choice, largest = (cube, candidate), float(uncertainty[i])
+    return choice
+
+
+def _search_jointly(subdomains: Mapping[Cube, SubDomain], best_lower: float, settings: Settings) -> Choice:
+    """The same over ALL maximisers and expanders, for when the most uncertain ones of every sub-domain teach nothing any more.
+
+    None means converged: no point of M u G in any sub-domain is uncertain by more than min_width given all that is known.
+    """
+    rules, widths = rules_of(settings), np.array([o.min_width for o in settings.outputs])
+    scale = np.array([np.sqrt(o.kernel.outputscale) for o in settings.outputs])
+    choice: Choice = None
+    largest = 0.0
+    for cube, subdomain in subdomains.items():
+        if subdomain.candidate(best_lower) is None:
+            continue
+        seen = view(subdomain, rules, best_lower)
+        open_points = np.flatnonzero(seen.maximisers | seen.expanders)
+        lower, upper = joint_interval(subdomains, settings.outputs, seen.points[open_points])
+        uncertainty = (0.5 * (upper - lower) / scale).max(axis=1)
+        useful = seen.expanders[open_points] | (upper[:, 0] >= best_lower)
+        uncertainty[~(np.any(upper - lower > widths, axis=1) & useful)] = 0.0
+        if len(uncertainty) and uncertainty.max() > largest:
+            index = open_points[int(np.argmax(uncertainty))]
+            largest = float(uncertainty.max())
+            choice = (
+                cube,
+                Candidate(
+                    tuple(seen.points[index].tolist()),
+                    largest,
+                    tuple(float(seen.lower[o.name][index]) for o in settings.outputs),
+                    tuple(float(seen.upper[o.name][index]) for o in settings.outputs),
+                ),
+            )
     return choice
 
 

@@ -52,6 +52,12 @@ class Box:
         self.low: FloatArray = np.array([b[0] for b in checked.values()])
         self.high: FloatArray = np.array([b[1] for b in checked.values()])
         self.low.flags.writeable = self.high.flags.writeable = False
+        if self.rounding > 1e-6:
+            worst = self.names[int(np.argmax(np.maximum(np.abs(self.low), np.abs(self.high)) / (self.high - self.low)))]
+            raise InvalidValueError(
+                f"The bounds of {worst!r}, {checked[worst]}, are too close together for their size: floating point cannot tell "
+                "its values apart. Use the difference to a reference value as the parameter."
+            )
 
     @classmethod
     def unit(cls, n: int) -> Box:

@@ -19,6 +19,9 @@ from safebo.norms.base import probability
 
 OBJECTIVE = "objective"
 
+SMALLEST_NOISE = 1e-100
+"""The square of a smaller noise is not a normal floating point number."""
+
 LARGEST = 1e100
 """Larger limits and measurements are refused: their squares, divided by a noise variance, would overflow."""
 
@@ -87,6 +90,10 @@ class Output:
         noise = number(self.noise, f"noise of {self.name!r}")
         if noise <= 0.0:
             raise InvalidValueError(f"noise of {self.name!r} must be positive, got {self.noise!r}.")
+        if noise < SMALLEST_NOISE:
+            raise InvalidValueError(
+                f"noise of {self.name!r} must be at least {SMALLEST_NOISE:g}, got {self.noise!r}: change its unit."
+            )
         object.__setattr__(self, "noise", noise)
         object.__setattr__(self, "delta", probability(self.delta, f"delta of {self.name!r}"))
         for limit in ("lower_limit", "upper_limit"):

@@ -54,7 +54,9 @@ def register(cls: type) -> type:
     if not is_dataclass(cls):
         raise InvalidValueError(f"Only dataclasses can be registered, got {cls!r}.")
     known = _TYPES.setdefault(cls.__name__, cls)
-    if known is not cls:
+    if (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__):
+        _TYPES[cls.__name__] = cls  # the same class, defined again: a reloaded module, a notebook cell
+    elif known is not cls:
         raise InvalidValueError(f"The name {cls.__name__!r} belongs to {known!r} already: rename {cls!r}.")
     return cls
 

@@ -100,29 +100,29 @@ def _exp_neg64(c):  # type: ignore[no-untyped-def]
 
 
 @_fast
-def _weighted_tile(tile, weights, centre, axes, matern):  # type: ignore[no-untyped-def]
-    """sum_j a_j kappa(|centre - z_j|) over one contiguous tile (n, 64) of centres: no remainder loop, no index tests."""
+def _weighted_tile(z, a, block, centre, axes, matern):  # type: ignore[no-untyped-def]
+    """sum_j a_j kappa(|centre - z_j|) over one tile of 64 centres; z (n, tiles, 64), a (tiles, 64): no remainder loop."""
     total = _f(0.0)
     for j in range(_TILE):
         squared = _f(0.0)
         for axis in range(len(axes)):
-            difference = tile[axis, j] - centre[axis]
+            difference = z[axis, block, j] - centre[axis]
             squared += difference * difference
         if matern is None:
-            total += weights[j] * _exp_neg32(_HALF32 * squared)
+            total += a[block, j] * _exp_neg32(_HALF32 * squared)
         else:
             c = np.sqrt(squared)
-            total += weights[j] * (_C1 + c * (matern[0] + c * matern[1])) * _exp_neg32(c)
+            total += a[block, j] * (_C1 + c * (matern[0] + c * matern[1])) * _exp_neg32(c)
     return total
 
 
 @numba.njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def _pairs(z, a, axes, matern, quad):  # type: ignore[no-untyped-def]
-    """z (m, tiles, n, 64), a (m, tiles, 64), padded with weight 0. Tiles on the diagonal count once, those above it twice."""
+    """z (m, n, tiles, 64), a (m, tiles, 64), padded with weight 0. Tiles on the diagonal count once, those above it twice."""
     for s in numba.prange(z.shape[0]):
-        tiles = z.shape[1]
-        centre = np.empty(len(axes), np.float32)
         zs, weights = z[s], a[s]
+        tiles = weights.shape[0]
+        centre = np.empty(len(axes), np.float32)
         total = 0.0
         for block in range(tiles):
             for i in range(_TILE):
@@ -130,39 +130,33 @@ def _pairs(z, a, axes, matern, quad):  # type: ignore[no-untyped-def]
                 if weight == _f(0.0):
                     continue
                 for axis in range(len(axes)):
-                    centre[axis] = zs[block, axis, i]
-                row = np.float64(_weighted_tile(zs[block], weights[block], centre, axes, matern))
+                    centre[axis] = zs[axis, block, i]
+                row = np.float64(_weighted_tile(zs, weights, block, centre, axes, matern))
                 for other in range(block + 1, tiles):
-                    row += 2.0 * np.float64(_weighted_tile(zs[other], weights[other], centre, axes, matern))
+                    row += 2.0 * np.float64(_weighted_tile(zs, weights, other, centre, axes, matern))
                 total += np.float64(weight) * row
         quad[s] = total
 
 
 @numba.njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def _values(x, z, a, scale, axes, matern, sums):  # type: ignore[no-untyped-def]
+def _values(x, z, a, axes, matern, sums):  # type: ignore[no-untyped-def]
     """kappa(X, Z) a in double precision: the head coefficients multiply its error by the condition number of K + sigma^2 I."""
     for s in numba.prange(z.shape[0]):
-        tiles = z.shape[1]
-        tile, squared = np.empty(_TILE), np.empty(_TILE)
+        zs, weights = z[s], a[s]
         for k in range(x.shape[0]):
+            at = x[k]
             value = 0.0
-            for block in range(tiles):
-                weights = a[s, block]
+            for block in range(weights.shape[0]):
                 for j in range(_TILE):
-                    squared[j] = 0.0
-                for axis in range(len(axes)):
-                    row, origin = z[s, block, axis], x[k, axis]
-                    for j in range(_TILE):
-                        tile[j] = scale * np.float64(row[j]) - origin
-                    for j in range(_TILE):
-                        squared[j] += tile[j] * tile[j]
-                if matern is None:
-                    for j in range(_TILE):
-                        value += np.float64(weights[j]) * _exp_neg64(0.5 * squared[j])
-                else:
-                    for j in range(_TILE):
-                        c = np.sqrt(squared[j])
-                        value += np.float64(weights[j]) * (1.0 + c * (matern[0] + c * matern[1])) * _exp_neg64(c)
+                    squared = 0.0
+                    for axis in range(len(axes)):
+                        difference = np.float64(zs[axis, block, j]) - at[axis]
+                        squared += difference * difference
+                    if matern is None:
+                        value += np.float64(weights[block, j]) * _exp_neg64(0.5 * squared)
+                    else:
+                        c = np.sqrt(squared)
+                        value += np.float64(weights[block, j]) * (1.0 + c * (matern[0] + c * matern[1])) * _exp_neg64(c)
             sums[k, s] = value
 
 
@@ -412,13 +406,12 @@ class FusedCPU:
                 _markov(x[order, 0] * factor, order, z[:, 0, :], a, factor, c1, c2, quad, sums)
             return quad, sums
         tiles = -(-size // _TILE)
-        padded, weights = np.zeros((m, n, tiles * _TILE), np.float32), np.zeros((m, tiles * _TILE), np.float32)
-        padded[:, :, :size], weights[:, :size] = z, a
-        centres = np.ascontiguousarray(padded.reshape(m, n, tiles, _TILE).transpose(0, 2, 1, 3))
-        weights = weights.reshape(m, tiles, _TILE)
+        centres, weights = np.zeros((m, n, tiles * _TILE), np.float32), np.zeros((m, tiles * _TILE), np.float32)
+        np.multiply(z, np.float32(factor), out=centres[:, :, :size])
+        weights[:, :size] = a
+        centres, weights = centres.reshape(m, n, tiles, _TILE), weights.reshape(m, tiles, _TILE)
         with _exclusive("the scenario sums", n, rbf):
-            _values(x * factor, centres, weights, factor, (0,) * n, None if rbf else (c1, c2), sums)
-            centres *= np.float32(factor)
+            _values(x * factor, centres, weights, (0,) * n, None if rbf else (c1, c2), sums)
             _pairs(centres, weights, (0,) * n, None if rbf else (np.float32(c1), np.float32(c2)), quad)
         return quad, sums
 

@@ -12,7 +12,9 @@ Notation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -69,12 +71,18 @@ class RandomFunctions:
         independent and identically distributed, so the order of the centres does not change the distribution of the function.
         """
         if dim == 1:
-            sums, unit = _line_draws(self.m, size, seed)
+            # Always the longest row that the width 1 needs: what a sub-domain gets depends on the seed and its own size only.
+            sums, unit = _line_draws(self.m, max(self.centres, size), seed)
             return (sums[:, :size] / sums[:, size, None])[:, None, :], unit[:, :size] * np.float32(self.alpha_bar)
-        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
-        centres = generator.random((self.m, dim, size), dtype=np.float32)
-        coefficients = 2.0 * generator.random((self.m, size), dtype=np.float32) - np.float32(1.0)
-        return centres, coefficients * np.float32(self.alpha_bar)
+        centres, coefficients = np.empty((self.m, dim, size), np.float32), np.empty((self.m, size), np.float32)
+
+        def fill(generator: np.random.Generator, rows: slice) -> None:
+            generator.random(out=centres[rows], dtype=np.float32)
+            _symmetric(generator, coefficients[rows])
+
+        _fill(self.m, seed, fill)
+        coefficients *= np.float32(self.alpha_bar)
+        return centres, coefficients
 
     def norms(self, query: NormQuery) -> FloatArray:
         """||rho_j||, (m,), in the order they were drawn."""
@@ -84,8 +92,9 @@ class RandomFunctions:
         scale = kernel.lengthscales(dim)
         # coordinates relative to the box's corner: smaller numbers, more digits in single precision
         stretch = ((query.upper - query.lower) / scale).astype(np.float32)
+        unit *= stretch[:, None]
         quad, phi = backend().scenario_parts(
-            (posterior.x - query.lower) / scale, unit * stretch[:, None], coefficients, kernel.family, is_sorted=dim == 1
+            (posterior.x - query.lower) / scale, unit, coefficients, kernel.family, is_sorted=dim == 1
         )
         phi *= kernel.outputscale  # (t, m)
         y = posterior.y[:, None]
@@ -96,29 +105,50 @@ class RandomFunctions:
         return np.asarray(np.sqrt(np.maximum(kernel.outputscale * quad + dots, 0.0)))
 
 
-# The draws of the current step in one dimension, (key, sums, coefficients): all sub-domains use prefixes of the same streams. One
-# tuple, replaced as a whole, so that another thread cannot mix two draws.
+_BLOCKS = 8  # streams that the functions of a draw are split into; fixed, so that results do not depend on the machine
+
+
+def _fill(m: int, seed: tuple[int, ...], fill: Callable[[np.random.Generator, slice], None]) -> None:
+    """Call fill(generator, functions) for blocks of functions, each with a stream of its own, on all cores."""
+    streams = np.random.SeedSequence(seed).spawn(_BLOCKS)
+    edges = np.linspace(0, m, _BLOCKS + 1).astype(int).tolist()
+
+    def block(i: int) -> None:
+        fill(np.random.Generator(np.random.SFC64(streams[i])), slice(edges[i], edges[i + 1]))
+
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _BLOCKS)) as pool:  # numpy fills arrays without the interpreter lock
+        list(pool.map(block, range(_BLOCKS)))
+
+
+# The draws of the current step in one dimension, (key, sums, coefficients): all sub-domains use the beginnings of the same rows.
+# One tuple, replaced as a whole, so that another thread cannot mix two draws.
 _Draws = tuple[tuple[object, ...], SingleArray, SingleArray]
 _latest: list[_Draws] = [((), np.empty((0, 0), np.float32), np.empty((0, 0), np.float32))]
 
 
-def _line_draws(m: int, size: int, seed: tuple[int, ...]) -> tuple[SingleArray, SingleArray]:
-    """Cumulative sums of >= size + 1 exponential gaps, and >= size coefficients in [-1, 1], one row per function.
-
-    The streams are filled centre by centre, so a longer draw starts with the shorter one: what a sub-domain gets depends on the
-    seed and its own size only, not on what was drawn before it.
-    """
-    key = (m, seed)
+def _line_draws(m: int, length: int, seed: tuple[int, ...]) -> tuple[SingleArray, SingleArray]:
+    """Cumulative sums of length + 1 exponential gaps, and length coefficients in [-1, 1], one row per function."""
+    key = (m, length, seed)
     cached = _latest[0]
-    if cached[0] == key and cached[2].shape[1] >= size:
+    if cached[0] == key:
         return cached[1], cached[2]
-    gaps, coefficients = (np.random.Generator(np.random.SFC64(s)) for s in np.random.SeedSequence(seed).spawn(2))
-    length = -(-size // 128) * 128
-    steps = np.ascontiguousarray(gaps.standard_exponential((length + 1, m), dtype=np.float32).T)
-    sums = np.cumsum(steps, axis=1, dtype=np.float64).astype(np.float32)
-    unit = np.ascontiguousarray(2.0 * coefficients.random((length, m), dtype=np.float32).T - np.float32(1.0))
+    sums, unit = np.empty((m, length + 1), np.float32), np.empty((m, length), np.float32)
+
+    def fill(generator: np.random.Generator, rows: slice) -> None:
+        generator.standard_exponential(out=sums[rows], dtype=np.float32)
+        np.cumsum(sums[rows], axis=1, out=sums[rows])
+        _symmetric(generator, unit[rows])
+
+    _fill(m, seed, fill)
     _latest[0] = key, sums, unit
     return sums, unit
+
+
+def _symmetric(generator: np.random.Generator, out: SingleArray) -> None:
+    """Uniform in [-1, 1)."""
+    generator.random(out=out, dtype=np.float32)
+    out *= np.float32(2.0)
+    out -= np.float32(1.0)
 
 
 @dataclass(frozen=True)
