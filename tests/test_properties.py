@@ -364,7 +364,7 @@ state = lambda: (
 )
 before = state()
 import safebo
-opt = safebo.SafeOptimizer(safebo.Box.unit(1), 0.0, norm=safebo.Scenario(m=20, gamma=0.2, kappa=0.1), points_per_axis=11)
+opt = safebo.SafeOptimizer(safebo.Box.unit(1), 0.0, norm=safebo.Scenario(m=20, gamma=0.2, kappa=0.1), points_per_axis=101)
 opt.tell([0.5], 1.0)
 opt.ask()
 print(state() == before)
@@ -378,7 +378,7 @@ import sys
 import numpy as np
 before = np.random.get_state()[1].tolist()
 import safebo
-opt = safebo.SafeOptimizer(safebo.Box.unit(1), 0.0, norm=safebo.Scenario(m=20, gamma=0.2, kappa=0.1), points_per_axis=11)
+opt = safebo.SafeOptimizer(safebo.Box.unit(1), 0.0, norm=safebo.Scenario(m=20, gamma=0.2, kappa=0.1), points_per_axis=101)
 opt.tell([0.5], 1.0)
 opt.tell(opt.ask(), 1.0)
 assert opt.ask() is not None

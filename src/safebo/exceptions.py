@@ -57,6 +57,10 @@ class NormRefutedWarning(SafeboWarning):
     """The data refute the norm bound of a sub-domain; it was raised and its nested intervals restarted."""
 
 
+class ScaleWarning(SafeboWarning):
+    """Measured values are far from the scale that the kernel and the norm estimator assume."""
+
+
 class UnsafeMeasurementWarning(SafeboWarning):
     """A measurement lies outside a limit."""
 

@@ -6,6 +6,7 @@ same trial, as often as one asks. `tell` commits: the measurement, and the norm 
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from safebo.exceptions import (
     JitterWarning,
     NoInitialSampleError,
     NormRefutedWarning,
+    ScaleWarning,
     StopReason,
     UnknownTrialError,
     UnsafeInitialSampleError,
@@ -40,6 +42,9 @@ from safebo.subdomain import SubDomain
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Params = Mapping[str, float] | ArrayLike
+
+LARGEST_SCALE = 10.0
+"""A first measurement or limit further away than this many sqrt(outputscale) draws a `ScaleWarning`."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class SafeOptimizer:
     threshold         the objective must stay above it; None if only `constraints` limit the experiments
     kernel            on the unit cube: lengthscale 0.1 is a tenth of each parameter's range
     noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
+                      (scale your outputs to order sqrt(outputscale): the norm estimators have an absolute scale)
     norm              how the norm is bounded: `Scenario` (learned), `Fixed` (guessed), `Hoeffding` (2024)
     bound             the confidence bound
     delta             failure probability of the confidence intervals, shared over all limits
@@ -152,12 +158,23 @@ class SafeOptimizer:
         self._start(State(settings))
 
     def _start(self, state: State) -> None:
+        self._lock = threading.RLock()  # one thread at a time: a trial's certificate and its measurement belong together
         self._state = state
         self._rules = rules_of(state.settings)
         self._committed: dict[Cube, SubDomain] = {}
         self._replayed = 0  # how many of the state's records `_committed` contains
         self._analysis: Analysis | None = None
         self._issued: dict[str, tuple[tuple[float, ...], dict[str, float]]] = {}  # id -> point, parameters
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, content: dict[str, Any]) -> None:
+        self.__dict__.update(content, _lock=threading.RLock())
+
+    def __repr__(self) -> str:
+        outputs = ", ".join(o.name for o in self._state.outputs)
+        return f"SafeOptimizer({self.domain!r}, outputs: {outputs}, {self._state.step} samples)"
 
     # -- the loop -------------------------------------------------------------------------------------------------------
 
@@ -167,6 +184,10 @@ class SafeOptimizer:
         The first sample must lie inside every limit. Later ones need not: they are used as data, never as a starting point, and
         a warning says so. A rejected measurement leaves the state as it was.
         """
+        with self._lock:
+            self._tell(what, value, constraints)
+
+    def _tell(self, what: Trial | Params, value: float, constraints: Mapping[str, float] | None) -> None:
         trial = what if isinstance(what, Trial) else None
         point = self._check_trial(trial) if trial is not None else self.domain.point(what)  # type: ignore[arg-type]
         values = self._check_values(value, constraints)
@@ -194,15 +215,21 @@ class SafeOptimizer:
         self._analysis = None
         if trial is not None:
             self._issued.pop(trial.id, None)
+        if self._state.step == 1:
+            _check_scale(self._state)
         if violated:
             warnings.warn(
                 f"Measurement {self._state.step} at {self.domain.as_dict(point)} violates a limit: {'; '.join(violated)}.",
                 UnsafeMeasurementWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def ask(self) -> Trial | None:
         """The next certified experiment, or None when there is none left; then `stop_reason` says why."""
+        with self._lock:
+            return self._ask()
+
+    def _ask(self) -> Trial | None:
         analysis = self._require_analysis()
         if analysis.choice is None:
             return None
@@ -314,14 +341,15 @@ class SafeOptimizer:
             raise NoInitialSampleError("There is no safe measurement yet: tell at least one before asking.")
 
     def _require_analysis(self) -> Analysis:
-        self._require_start()
-        if self._analysis is None:
-            for record in self._state.records[self._replayed :]:  # after `from_json`: repeat what was committed
-                self._committed = repeat(self._state, self._committed, record)
-                self._replayed += 1
-            self._analysis = analyse(self._state, self._committed)
-            _warn(self._analysis.refutations)
-        return self._analysis
+        with self._lock:
+            self._require_start()
+            if self._analysis is None:
+                for record in self._state.records[self._replayed :]:  # after `from_json`: repeat what was committed
+                    self._committed = repeat(self._state, self._committed, record)
+                    self._replayed += 1
+                self._analysis = analyse(self._state, self._committed)
+                _warn(self._analysis.refutations)
+            return self._analysis
 
     # -- state ----------------------------------------------------------------------------------------------------------
 
@@ -390,6 +418,21 @@ def _measurement(value: object, name: str) -> float:
     return number(scalar, f"The measurement of {name!r}")
 
 
+def _check_scale(state: State) -> None:
+    """Warn if the first measurement is far from the scale that the norm estimators assume."""
+    for output, value in zip(state.outputs, state.samples[0].values, strict=True):
+        limits = [limit for limit in (output.lower_limit, output.upper_limit) if limit is not None]
+        size = max([abs(value), *(abs(value - limit) for limit in limits)]) / np.sqrt(output.kernel.outputscale)
+        if size > LARGEST_SCALE:
+            warnings.warn(
+                f"{output.name!r} is not on the scale of its kernel: the first measurement {value:g}, or its distance to a "
+                f"limit, is {size:.0f} times sqrt(outputscale). The random functions that bound its norm do not resemble it "
+                "then. Subtract an offset and divide by the typical variation, so that values are of order 1.",
+                ScaleWarning,
+                stacklevel=4,
+            )
+
+
 def _warn(refutations: tuple[Refutation, ...]) -> None:
     """One warning per step, about the largest correction."""
     if not refutations:
@@ -404,5 +447,5 @@ def _warn(refutations: tuple[Refutation, ...]) -> None:
         f"The data refute the norm bound of {len(refutations)} sub-domain(s); {raised}, and earlier intervals there dropped. "
         "If this repeats, the function is rougher than the kernel, alpha_bar or a guessed norm allow.",
         NormRefutedWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
