@@ -404,6 +404,7 @@ def test_initial_sample_outside_any_limit(value, torque, naming):
     assert opt.state.step == 0
 
 
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.ScaleWarning")
 def test_initial_sample_outside_an_upper_limit_alone():
     opt = make(threshold=None, constraints={"heat": Constraint(upper=1.0)})
     with pytest.raises(UnsafeInitialSampleError, match=re.escape("heat = 1.5 outside [-inf, 1]")):

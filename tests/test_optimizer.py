@@ -32,7 +32,7 @@ from safebo import (
     presets,
 )
 from safebo.domain import GlobalDomain, SampleHull
-from safebo.exceptions import InvalidValueError, JitterWarning, NormRefutedWarning, SafeboWarning
+from safebo.exceptions import AlreadyToldError, InvalidValueError, JitterWarning, NormRefutedWarning, SafeboWarning
 from safebo.rkhs import random_function
 
 KERNEL = Matern(nu=1.5, lengthscale=0.2)
@@ -735,6 +735,7 @@ def test_an_upper_limit_mirrors_a_lower_one():
         above.tell(other, bench.at(other.x), {"g": -bench.torque(other.x)})
 
 
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.ScaleWarning")
 def test_objective_without_threshold_is_no_argument_about_safety():
     bench = BENCHES[1]
     here = bench.torque(bench.start)
@@ -1000,6 +1001,7 @@ def test_raised_norm_is_kept():
             ROUGH.tell(opt, trial)
 
 
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.ScaleWarning")
 def test_what_refutes_a_cube_refutes_the_cubes_around_it():
     opt = ROUGH.optimizer(norm=Fixed(0.05), cubes=LocalCubes(n=4, delta=0.2), threshold=-10.0)
     for x in (0.3, 0.35, 0.7):
@@ -1138,3 +1140,42 @@ def test_presets_run_and_restart(preset):
     bench.run(opt, 4, lambda opt, trial: SafeOptimizer.from_json(opt.state.to_json()).ask() == trial or pytest.fail("differs"))
     assert opt.state.inside().all()
     assert opt.best().lower >= bench.threshold
+
+
+# -- scale and threads ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("threshold", "value", "scale", "warned"),
+    [(0.0, 1.0, 1.0, False), (-30.0, 0.02, 1.0, True), (35.0, 41.0, 1.0, True), (35.0, 41.0, 100.0, False)],
+)
+def test_outputs_off_the_scale_of_the_kernel_are_pointed_out(threshold, value, scale, warned):
+    opt = SafeOptimizer(Box.unit(1), threshold, kernel=Matern(1.5, 0.2, scale), points_per_axis=11)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        opt.tell([0.5], value)
+    assert [w.category.__name__ for w in found] == (["ScaleWarning"] if warned else [])
+    assert opt.state.step == 1
+    if warned:
+        assert found[0].filename == __file__  # it points at the caller
+
+
+def test_threads_that_share_an_optimizer_leave_a_sound_state():
+    opt = SafeOptimizer(Box.unit(1), 0.0, norm=Scenario(m=30, gamma=0.2, kappa=0.1), points_per_axis=51)
+    opt.tell([0.5], 1.0)
+    refused = []
+
+    def work() -> None:
+        for _ in range(4):
+            try:
+                opt.tell(opt.ask(), 1.0)
+            except AlreadyToldError as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert opt.state.step + len(refused) == 13
+    assert SafeOptimizer.from_json(opt.state.to_json()).ask() == opt.ask()
