@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from safebo.compute import FloatArray, SingleArray, variance_floor
 
-_TILE = 64  # centres per inner loop of the pairwise sums: four AVX-512 registers
+_TILE = 32  # centres per inner loop of the pairwise sums: two AVX-512 registers, and few pairs counted twice on the diagonal
 _LINES = 64  # grid lines per task of the distance transform
 _CHUNK = 512  # points per task of `advance`: 30 samples x 512 points x 8 bytes stay in the L2 cache
 
@@ -100,41 +100,47 @@ def _exp_neg64(c):  # type: ignore[no-untyped-def]
 
 
 @_fast
-def _weighted_tile(z, a, block, centre, axes, matern):  # type: ignore[no-untyped-def]
-    """sum_j a_j kappa(|centre - z_j|) over one tile of 64 centres; z (n, tiles, 64), a (tiles, 64): no remainder loop."""
+def _weighted_tile(z, a, block, first, second, w1, w2, axes, matern):  # type: ignore[no-untyped-def]
+    """sum_j a_j (w1 kappa(|first - z_j|) + w2 kappa(|second - z_j|)) over one tile of centres; z (n, tiles, 32), a (tiles, 32).
+
+    Two centres at a time use every loaded coordinate twice; constant trip counts leave no remainder loop.
+    """
     total = _f(0.0)
     for j in range(_TILE):
-        squared = _f(0.0)
+        d1, d2 = _f(0.0), _f(0.0)
         for axis in range(len(axes)):
-            difference = z[axis, block, j] - centre[axis]
-            squared += difference * difference
+            coordinate = z[axis, block, j]
+            e1, e2 = coordinate - first[axis], coordinate - second[axis]
+            d1 += e1 * e1
+            d2 += e2 * e2
         if matern is None:
-            total += a[block, j] * _exp_neg32(_HALF32 * squared)
+            k1, k2 = _exp_neg32(_HALF32 * d1), _exp_neg32(_HALF32 * d2)
         else:
-            c = np.sqrt(squared)
-            total += a[block, j] * (_C1 + c * (matern[0] + c * matern[1])) * _exp_neg32(c)
+            r1, r2 = np.sqrt(d1), np.sqrt(d2)
+            k1 = (_C1 + r1 * (matern[0] + r1 * matern[1])) * _exp_neg32(r1)
+            k2 = (_C1 + r2 * (matern[0] + r2 * matern[1])) * _exp_neg32(r2)
+        total += a[block, j] * (w1 * k1 + w2 * k2)
     return total
 
 
 @numba.njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def _pairs(z, a, axes, matern, quad):  # type: ignore[no-untyped-def]
-    """z (m, n, tiles, 64), a (m, tiles, 64), padded with weight 0. Tiles on the diagonal count once, those above it twice."""
+    """z (m, n, tiles, 32), a (m, tiles, 32), padded with weight 0. Tiles on the diagonal count once, those above it twice."""
     for s in numba.prange(z.shape[0]):
         zs, weights = z[s], a[s]
         tiles = weights.shape[0]
-        centre = np.empty(len(axes), np.float32)
+        first, second = np.empty(len(axes), np.float32), np.empty(len(axes), np.float32)
         total = 0.0
         for block in range(tiles):
-            for i in range(_TILE):
-                weight = weights[block, i]
-                if weight == _f(0.0):
+            for i in range(0, _TILE, 2):
+                w1, w2 = weights[block, i], weights[block, i + 1]
+                if w1 == _f(0.0) and w2 == _f(0.0):
                     continue
                 for axis in range(len(axes)):
-                    centre[axis] = zs[axis, block, i]
-                row = np.float64(_weighted_tile(zs, weights, block, centre, axes, matern))
+                    first[axis], second[axis] = zs[axis, block, i], zs[axis, block, i + 1]
+                total += np.float64(_weighted_tile(zs, weights, block, first, second, w1, w2, axes, matern))
                 for other in range(block + 1, tiles):
-                    row += 2.0 * np.float64(_weighted_tile(zs, weights, other, centre, axes, matern))
-                total += np.float64(weight) * row
+                    total += 2.0 * np.float64(_weighted_tile(zs, weights, other, first, second, w1, w2, axes, matern))
         quad[s] = total
 
 
@@ -143,21 +149,29 @@ def _values(x, z, a, axes, matern, sums):  # type: ignore[no-untyped-def]
     """kappa(X, Z) a in double precision: the head coefficients multiply its error by the condition number of K + sigma^2 I."""
     for s in numba.prange(z.shape[0]):
         zs, weights = z[s], a[s]
-        for k in range(x.shape[0]):
-            at = x[k]
-            value = 0.0
-            for block in range(weights.shape[0]):
+        tile, weight, result = np.empty((len(axes), _TILE)), np.empty(_TILE), np.zeros(x.shape[0])
+        for block in range(weights.shape[0]):
+            for axis in range(len(axes)):
+                for j in range(_TILE):
+                    tile[axis, j] = np.float64(zs[axis, block, j])
+            for j in range(_TILE):
+                weight[j] = np.float64(weights[block, j])
+            for k in range(x.shape[0]):
+                at = x[k]
+                value = 0.0
                 for j in range(_TILE):
                     squared = 0.0
                     for axis in range(len(axes)):
-                        difference = np.float64(zs[axis, block, j]) - at[axis]
+                        difference = tile[axis, j] - at[axis]
                         squared += difference * difference
                     if matern is None:
-                        value += np.float64(weights[block, j]) * _exp_neg64(0.5 * squared)
+                        value += weight[j] * _exp_neg64(0.5 * squared)
                     else:
                         c = np.sqrt(squared)
-                        value += np.float64(weights[block, j]) * (1.0 + c * (matern[0] + c * matern[1])) * _exp_neg64(c)
-            sums[k, s] = value
+                        value += weight[j] * (1.0 + c * (matern[0] + c * matern[1])) * _exp_neg64(c)
+                result[k] += value
+        for k in range(x.shape[0]):
+            sums[k, s] = result[k]
 
 
 @numba.njit(parallel=True, fastmath={"contract"}, cache=True, error_model="numpy")
@@ -393,6 +407,16 @@ def _family(family: str) -> tuple[bool, float, float, float]:
 class FusedCPU:
     """`Compute` on all cores of the CPU."""
 
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.float32)
+
+    def _scratch(self, *shape: int) -> SingleArray:
+        """Memory for the padded centres, kept between calls: fresh pages cost a tenth of the sums."""
+        size = math.prod(shape)
+        if len(self._buffer) < size:
+            self._buffer = np.empty(size, np.float32)
+        return self._buffer[:size].reshape(shape)
+
     def scenario_parts(
         self, x: FloatArray, z: SingleArray, a: SingleArray, family: str, *, is_sorted: bool
     ) -> tuple[FloatArray, FloatArray]:
@@ -406,11 +430,14 @@ class FusedCPU:
                 _markov(x[order, 0] * factor, order, z[:, 0, :], a, factor, c1, c2, quad, sums)
             return quad, sums
         tiles = -(-size // _TILE)
-        centres, weights = np.zeros((m, n, tiles * _TILE), np.float32), np.zeros((m, tiles * _TILE), np.float32)
-        np.multiply(z, np.float32(factor), out=centres[:, :, :size])
+        weights = np.zeros((m, tiles * _TILE), np.float32)
         weights[:, :size] = a
-        centres, weights = centres.reshape(m, n, tiles, _TILE), weights.reshape(m, tiles, _TILE)
+        weights = weights.reshape(m, tiles, _TILE)
         with _exclusive("the scenario sums", n, rbf):
+            centres = self._scratch(m, n, tiles * _TILE)
+            np.multiply(z, np.float32(factor), out=centres[:, :, :size])
+            centres[:, :, size:] = 0.0
+            centres = centres.reshape(m, n, tiles, _TILE)
             _values(x * factor, centres, weights, (0,) * n, None if rbf else (c1, c2), sums)
             _pairs(centres, weights, (0,) * n, None if rbf else (np.float32(c1), np.float32(c2)), quad)
         return quad, sums

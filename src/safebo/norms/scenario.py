@@ -64,8 +64,10 @@ class RandomFunctions:
         """T = N - t with N = max(round(centres * width), t + 10)."""
         return max(round(self.centres * width), samples + 10) - samples
 
-    def draw(self, size: int, dim: int, seed: tuple[int, ...]) -> tuple[SingleArray, SingleArray]:
-        """Centres in the unit cube and coefficients in [-alpha_bar, alpha_bar]: (m, n, T) and (m, T).
+    def draw(
+        self, size: int, dim: int, seed: tuple[int, ...], stretch: SingleArray | None = None
+    ) -> tuple[SingleArray, SingleArray]:
+        """Centres in the unit cube (times `stretch`, (n,)) and coefficients in [-alpha_bar, alpha_bar]: (m, n, T) and (m, T).
 
         In one dimension the centres of every function ascend (normalised sums of exponential gaps): the coefficients are
         independent and identically distributed, so the order of the centres does not change the distribution of the function.
@@ -73,11 +75,14 @@ class RandomFunctions:
         if dim == 1:
             # Always the longest row that the width 1 needs: what a sub-domain gets depends on the seed and its own size only.
             sums, unit = _line_draws(self.m, max(self.centres, size), seed)
-            return (sums[:, :size] / sums[:, size, None])[:, None, :], unit[:, :size] * np.float32(self.alpha_bar)
+            scale = sums[:, size, None] if stretch is None else sums[:, size, None] / stretch
+            return (sums[:, :size] / scale)[:, None, :], unit[:, :size] * np.float32(self.alpha_bar)
         centres, coefficients = np.empty((self.m, dim, size), np.float32), np.empty((self.m, size), np.float32)
 
         def fill(generator: np.random.Generator, rows: slice) -> None:
             generator.random(out=centres[rows], dtype=np.float32)
+            if stretch is not None:
+                centres[rows] *= stretch[:, None]
             _symmetric(generator, coefficients[rows])
 
         _fill(self.m, seed, fill)
@@ -88,13 +93,12 @@ class RandomFunctions:
         """||rho_j||, (m,), in the order they were drawn."""
         posterior, kernel = query.posterior, query.kernel
         t, dim = posterior.x.shape
-        unit, coefficients = self.draw(self.tail_size(query.width, t), dim, query.seed)
         scale = kernel.lengthscales(dim)
         # coordinates relative to the box's corner: smaller numbers, more digits in single precision
         stretch = ((query.upper - query.lower) / scale).astype(np.float32)
-        unit *= stretch[:, None]
+        centres, coefficients = self.draw(self.tail_size(query.width, t), dim, query.seed, stretch)
         quad, phi = backend().scenario_parts(
-            (posterior.x - query.lower) / scale, unit, coefficients, kernel.family, is_sorted=dim == 1
+            (posterior.x - query.lower) / scale, centres, coefficients, kernel.family, is_sorted=dim == 1
         )
         phi *= kernel.outputscale  # (t, m)
         y = posterior.y[:, None]
