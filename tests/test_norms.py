@@ -43,10 +43,10 @@ def query(kernel, dim, t, *, noise=0.05, lower=0.0, upper=1.0, seed=(3, 1, 4)):
 def tails(functions, q):
     """The library's own draws as naive (centres, coefficients), in the order in which they were drawn."""
     t, dim = q.posterior.x.shape
-    unit, coefficients = functions.draw(functions.tail_size(q.width, t), dim, q.seed)
     # the library scales the centres in single precision; the rounded ones are the draw
     stretch = ((q.upper - q.lower) / q.kernel.lengthscales(dim)).astype(np.float32)
-    scaled = (unit * stretch[:, None]).astype(np.float64).transpose(0, 2, 1)
+    drawn, coefficients = functions.draw(functions.tail_size(q.width, t), dim, q.seed, stretch)
+    scaled = drawn.astype(np.float64).transpose(0, 2, 1)
     centres = q.lower + scaled * q.kernel.lengthscales(dim)
     return list(zip(centres, coefficients.astype(np.float64), strict=True))
 
