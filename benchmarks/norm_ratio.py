@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/norm_ratio"))
     arguments = parser.parse_args()
     table = np.array([ratios(i) for i in range(arguments.functions)])
-    paper = [row["mean_ratio"] for row in csv.DictReader(arguments.paper.open())]
+    paper = [row["mean_ratio"] for row in csv.DictReader(arguments.paper.read_text().splitlines())]
     arguments.out.mkdir(parents=True, exist_ok=True)
     with (arguments.out / "ratio.csv").open("w", newline="") as file:
         writer = csv.writer(file)

@@ -47,15 +47,16 @@ def run(job: tuple[str, int, int]) -> dict[str, Any]:
     from safebo.problems import RKHSProblem
 
     method, seed, experiments = job
-    warnings.simplefilter("ignore")
     problem = RKHSProblem.sample(1, 5.0, seed)
     optimizer, plant = methods()[method](problem, seed), problem.plant(seed)
     optimizer.tell(problem.initial, plant(problem.initial))
     start, values, margins = time.perf_counter(), [], [0.0]
-    while len(values) < experiments and (trial := optimizer.ask()) is not None:
-        values.append(problem.value(trial.params))
-        margins.append(values[-1] - problem.threshold)
-        optimizer.tell(trial, plant(trial.params))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they warn about is counted
+        while len(values) < experiments and (trial := optimizer.ask()) is not None:
+            values.append(problem.value(trial.params))
+            margins.append(values[-1] - problem.threshold)
+            optimizer.tell(trial, plant(trial.params))
     first = next((i + 1 for i, v in enumerate(values) if problem.solved(v)), "")
     stop = "" if len(values) == experiments else optimizer.stop_reason.value
     unsafe, score = sum(m < 0.0 for m in margins), problem.score(problem.value(optimizer.best().params))
@@ -106,7 +107,7 @@ def main() -> None:
     os.environ.update(NUMBA_NUM_THREADS="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # one core per run
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "runs.csv"
-    done = list(csv.DictReader(path.open())) if path.exists() else []
+    done = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
     known = {(row["method"], int(row["seed"])) for row in done}
     jobs = [(m, s, arguments.experiments) for m in arguments.methods for s in range(arguments.runs) if (m, s) not in known]
     with path.open("a", newline="") as file, multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:

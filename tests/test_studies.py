@@ -1,0 +1,84 @@
+"""Quick versions of the studies under benchmarks/, and a check that both sides of the speed comparison agree."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import norm_ratio, plain, study
+from safebo import Matern, Scenario
+from safebo.problems import RKHSProblem
+
+
+@pytest.mark.parametrize("method", ["algorithm_4", "SafeOptimizer defaults", "safeopt, B = 5 (true)", "pacsbo_2024"])
+def test_one_run_of_the_study(method):
+    row = study.run((method, 3, 6))
+    assert tuple(row) == study.FIELDS and row["experiments"] == 6
+    assert row["unsafe"] == 0 and row["score"] > 0.0
+
+
+def test_the_study_sees_unsafe_runs():
+    assert sum(study.run(("safeopt, B = 1", seed, 30))["unsafe"] for seed in range(6)) > 0
+
+
+def test_the_study_resumes_and_summarises(tmp_path, monkeypatch, capsys):
+    for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # restored afterwards
+    options = ["--runs", "2", "--experiments", "3", "--jobs", "1", "--out", str(tmp_path), "--methods", "safeopt, B = 25"]
+    monkeypatch.setattr(sys, "argv", ["study", *options])
+    study.main()
+    first = (tmp_path / "runs.csv").read_text()
+    study.main()  # nothing left to do
+    assert (tmp_path / "runs.csv").read_text() == first and len(first.splitlines()) == 3
+    line = json.loads((tmp_path / "summary.json").read_text())["methods"][0]
+    assert line["runs"] == 2 and line["unsafe_runs"] == 0 and line["unsafe_rate_95"][1] > 0.8
+    assert "safeopt, B = 25" in capsys.readouterr().out
+
+
+def test_clopper_pearson_interval():
+    assert study.interval(0, 100) == (0.0, pytest.approx(0.0362, abs=1e-4))
+    assert study.interval(50, 100) == (pytest.approx(0.3983, abs=1e-4), pytest.approx(0.6017, abs=1e-4))
+
+
+def test_norm_ratio_falls_towards_one():
+    table = np.array([norm_ratio.ratios(i, m=60) for i in range(4)])
+    assert (np.diff(table, axis=1) <= 0.0).all()
+    assert 0.15 < table[:, -1].mean() / table[:, 0].mean() < 0.7
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_plain_norms_have_the_same_distribution(n):
+    rng = np.random.default_rng(n)
+    x, y = rng.random((4, n)), rng.normal(size=4)
+    kernel = Matern(1.5, 0.1)
+    zero, one = torch.zeros(n).double(), torch.ones(n).double()
+    with torch.no_grad():
+        slow = plain.norms(
+            torch.from_numpy(x),
+            torch.from_numpy(y),
+            kernel.to_gpytorch(),
+            0.01,
+            zero,
+            one,
+            300,
+            60,
+            torch.Generator().manual_seed(0),
+        )
+    fast = Scenario(m=300, centres=60, gamma=0.2, kappa=0.1).sample_norms(
+        x, y, kernel=kernel, noise=0.01, lower=np.zeros(n), upper=np.ones(n), seed=0
+    )
+    for level in (0.25, 0.5, 0.75):  # medians and quartiles of 300 draws agree within their sampling error
+        assert np.quantile(slow.numpy(), level) == pytest.approx(np.quantile(fast, level), rel=0.06)
+
+
+def test_plain_algorithm_starts_like_the_library():
+    problem = RKHSProblem.sample(1, 5.0, 2)
+    optimizer = plain.Algorithm4(problem.threshold, (101,), m=60)
+    optimizer.tell(problem.initial, problem.initial_value)
+    with torch.no_grad():
+        choice = optimizer.ask()
+    assert choice is not None and problem.is_safe(choice) and optimizer.updates == 6
