@@ -14,7 +14,7 @@ from safebo import Matern, Scenario
 from safebo.problems import RKHSProblem
 
 
-@pytest.mark.parametrize("method", ["algorithm_4", "SafeOptimizer defaults", "safeopt, B = 5 (true)", "pacsbo_2024"])
+@pytest.mark.parametrize("method", ["algorithm_4", "SafeOptimizer defaults", "safeopt, B = 5 (true)", "algorithm_1"])
 def test_one_run_of_the_study(method):
     row = study.run((method, 3, 6))
     assert tuple(row) == study.FIELDS and row["experiments"] == 6
