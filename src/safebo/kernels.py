@@ -15,6 +15,7 @@ distance d" and "within scaled distance radius(d)" are the same set, which is wh
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -37,7 +38,7 @@ def _positive(value: object, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class StationaryKernel:
+class StationaryKernel(ABC):
     """A kernel that depends on the scaled distance only. `lengthscale` is one number or one per axis (ARD)."""
 
     lengthscale: float | tuple[float, ...] = 0.1
@@ -56,22 +57,22 @@ class StationaryKernel:
 
     # -- the functions that define a kernel -------------------------------------------------------------------------
 
+    @abstractmethod
     def correlation(self, r: ArrayLike) -> FloatArray:
         """kappa(r)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decay(self, r: ArrayLike) -> FloatArray:
         """1 - kappa(r), without the cancellation near r = 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _invert_decay(self, target: FloatArray) -> FloatArray:
         """The r with 1 - kappa(r) = target, for target in [0, 1)."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def family(self) -> str:
         """Name of the correlation function: matern12, matern32, matern52 or rbf. Compute backends dispatch on it."""
-        raise NotImplementedError
 
     # -- everything else follows ----------------------------------------------------------------------------------------
 
@@ -131,8 +132,9 @@ class StationaryKernel:
         base.lengthscale = torch.as_tensor(self.lengthscale, dtype=torch.float64)
         return module.requires_grad_(False)
 
+    @abstractmethod
     def _gpytorch_base(self, gpytorch: Any, ard: int | None) -> Any:
-        raise NotImplementedError
+        """The GPyTorch kernel without its output scale."""
 
     @staticmethod
     def from_gpytorch(module: Any) -> StationaryKernel:
