@@ -78,10 +78,6 @@ class SubDomain:
         options = [c for c in (self.maximiser(best_lower), self.expander) if c is not None]
         return max(options, key=lambda c: c.uncertainty, default=None)
 
-    def without_grid(self) -> SubDomain:
-        """The same without its arrays on the grid."""
-        return replace(self, outputs=tuple(replace(o, grid=None) for o in self.outputs))
-
     @property
     def nbytes(self) -> int:
         """Memory held by the arrays on the grid."""
