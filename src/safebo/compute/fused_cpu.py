@@ -33,12 +33,11 @@ _CHUNK = 512  # points per task of `advance`: 30 samples x 512 points x 8 bytes 
 
 @intrinsic
 def _scale_f32(typingctx, value, exponent):  # type: ignore[no-untyped-def]
-    """value * 2**exponent for an integral float32 exponent in [-126, 127], by building the exponent bits."""
+    """value * 2**exponent for an integral float32 exponent, by adding to the exponent bits; the result must be a normal number."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        bits = builder.fptosi(args[1], ir.IntType(32))
-        bits = builder.shl(builder.add(bits, ir.Constant(ir.IntType(32), 127)), ir.Constant(ir.IntType(32), 23))
-        return builder.fmul(args[0], builder.bitcast(bits, ir.FloatType()))
+        shift = builder.shl(builder.fptosi(args[1], ir.IntType(32)), ir.Constant(ir.IntType(32), 23))
+        return builder.bitcast(builder.add(builder.bitcast(args[0], ir.IntType(32)), shift), ir.FloatType())
 
     return types.float32(types.float32, types.float32), codegen
 
@@ -57,10 +56,11 @@ def _scale_f64(typingctx, value, exponent):  # type: ignore[no-untyped-def]
 
 
 _f = np.float32
-_LOG2E32, _HALF32, _MAX32 = _f(1.4426950408889634), _f(0.5), _f(87.0)
-_LN2_32 = _f(0.6931471805599453)
-# Taylor coefficients of exp on |f| <= ln2 / 2: the next term is below half an ulp of float32.
-_C1, _C2, _C3, _C4, _C5, _C6 = _f(1.0), _f(1 / 2), _f(1 / 6), _f(1 / 24), _f(1 / 120), _f(1 / 720)
+_LOG2E32, _HALF32, _ONE32 = _f(1.4426950408889634), _f(0.5), _f(1.0)
+_MAX32 = _f(80.0)  # e^-80 times a weight is still a normal number; denormal ones are slow
+# Minimax polynomial of 2^f on |f| <= 1/2 (relative error 7.5e-8, one rounding of float32).
+_P0, _P1, _P2 = _f(1.0000000716552193), _f(0.6931469670632637), _f(0.240221197211667)
+_P3, _P4, _P5 = _f(0.05550713274651294), _f(0.009675541479840913), _f(0.0013276472028233442)
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
 
 _fast = numba.njit(inline="always", fastmath=True, cache=True, error_model="numpy")
@@ -68,13 +68,11 @@ _fast = numba.njit(inline="always", fastmath=True, cache=True, error_model="nump
 
 @_fast
 def _exp_neg32(c):  # type: ignore[no-untyped-def]
-    """exp(-c) for c >= 0 in float32, degree 6."""
-    c = min(c, _MAX32)
-    y = -c * _LOG2E32
+    """exp(-c) for c >= 0 in float32."""
+    y = min(c, _MAX32) * -_LOG2E32
     n = np.floor(y + _HALF32)
-    f = (y - n) * _LN2_32
-    p = _C1 + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
-    return _scale_f32(p, n)
+    f = y - n
+    return _scale_f32(_P0 + f * (_P1 + f * (_P2 + f * (_P3 + f * (_P4 + f * _P5)))), n)
 
 
 @numba.njit(inline="always", fastmath={"contract"}, cache=True, error_model="numpy")
@@ -117,61 +115,75 @@ def _weighted_tile(z, a, block, first, second, w1, w2, axes, matern):  # type: i
             k1, k2 = _exp_neg32(_HALF32 * d1), _exp_neg32(_HALF32 * d2)
         else:
             r1, r2 = np.sqrt(d1), np.sqrt(d2)
-            k1 = (_C1 + r1 * (matern[0] + r1 * matern[1])) * _exp_neg32(r1)
-            k2 = (_C1 + r2 * (matern[0] + r2 * matern[1])) * _exp_neg32(r2)
+            k1 = (_ONE32 + r1 * (matern[0] + r1 * matern[1])) * _exp_neg32(r1)
+            k2 = (_ONE32 + r2 * (matern[0] + r2 * matern[1])) * _exp_neg32(r2)
         total += a[block, j] * (w1 * k1 + w2 * k2)
     return total
 
 
-@numba.njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def _pairs(z, a, axes, matern, quad):  # type: ignore[no-untyped-def]
-    """z (m, n, tiles, 32), a (m, tiles, 32), padded with weight 0. Tiles on the diagonal count once, those above it twice."""
-    for s in numba.prange(z.shape[0]):
-        zs, weights = z[s], a[s]
-        tiles = weights.shape[0]
-        first, second = np.empty(len(axes), np.float32), np.empty(len(axes), np.float32)
-        total = 0.0
-        for block in range(tiles):
-            for i in range(0, _TILE, 2):
-                w1, w2 = weights[block, i], weights[block, i + 1]
-                if w1 == _f(0.0) and w2 == _f(0.0):
-                    continue
-                for axis in range(len(axes)):
-                    first[axis], second[axis] = zs[axis, block, i], zs[axis, block, i + 1]
-                total += np.float64(_weighted_tile(zs, weights, block, first, second, w1, w2, axes, matern))
-                for other in range(block + 1, tiles):
-                    total += 2.0 * np.float64(_weighted_tile(zs, weights, other, first, second, w1, w2, axes, matern))
-        quad[s] = total
-
-
-@numba.njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def _values(x, z, a, axes, matern, sums):  # type: ignore[no-untyped-def]
-    """kappa(X, Z) a in double precision: the head coefficients multiply its error by the condition number of K + sigma^2 I."""
-    for s in numba.prange(z.shape[0]):
-        zs, weights = z[s], a[s]
-        tile, weight, result = np.empty((len(axes), _TILE)), np.empty(_TILE), np.zeros(x.shape[0])
-        for block in range(weights.shape[0]):
+@numba.njit(fastmath=True, cache=True, error_model="numpy")
+def _pairs(z, a, axes, matern):  # type: ignore[no-untyped-def]
+    """a' kappa(Z, Z) a for one function; tiles on the diagonal count once, those above it twice."""
+    tiles = a.shape[0]
+    first, second = np.empty(len(axes), np.float32), np.empty(len(axes), np.float32)
+    total = 0.0
+    for block in range(tiles):
+        for i in range(0, _TILE, 2):
+            w1, w2 = a[block, i], a[block, i + 1]
+            if w1 == _f(0.0) and w2 == _f(0.0):
+                continue
             for axis in range(len(axes)):
-                for j in range(_TILE):
-                    tile[axis, j] = np.float64(zs[axis, block, j])
+                first[axis], second[axis] = z[axis, block, i], z[axis, block, i + 1]
+            total += np.float64(_weighted_tile(z, a, block, first, second, w1, w2, axes, matern))
+            for other in range(block + 1, tiles):
+                total += 2.0 * np.float64(_weighted_tile(z, a, other, first, second, w1, w2, axes, matern))
+    return total
+
+
+@numba.njit(fastmath=True, cache=True, error_model="numpy")
+def _values(x, z, a, axes, matern, result):  # type: ignore[no-untyped-def]
+    """kappa(X, Z) a in double precision: the head coefficients multiply its error by the condition number of K + sigma^2 I."""
+    tile, weight = np.empty((len(axes), _TILE)), np.empty(_TILE)
+    for block in range(a.shape[0]):
+        for axis in range(len(axes)):
             for j in range(_TILE):
-                weight[j] = np.float64(weights[block, j])
-            for k in range(x.shape[0]):
-                at = x[k]
-                value = 0.0
-                for j in range(_TILE):
-                    squared = 0.0
-                    for axis in range(len(axes)):
-                        difference = tile[axis, j] - at[axis]
-                        squared += difference * difference
-                    if matern is None:
-                        value += weight[j] * _exp_neg64(0.5 * squared)
-                    else:
-                        c = np.sqrt(squared)
-                        value += weight[j] * (1.0 + c * (matern[0] + c * matern[1])) * _exp_neg64(c)
-                result[k] += value
+                tile[axis, j] = np.float64(z[axis, block, j])
+        for j in range(_TILE):
+            weight[j] = np.float64(a[block, j])
+        for k in range(x.shape[0]):
+            at = x[k]
+            value = 0.0
+            for j in range(_TILE):
+                squared = 0.0
+                for axis in range(len(axes)):
+                    difference = tile[axis, j] - at[axis]
+                    squared += difference * difference
+                if matern is None:
+                    value += weight[j] * _exp_neg64(0.5 * squared)
+                else:
+                    c = np.sqrt(squared)
+                    value += weight[j] * (1.0 + c * (matern[0] + c * matern[1])) * _exp_neg64(c)
+            result[k] += value
+
+
+@numba.njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
+def _scenarios(x, z, a, factor, axes, matern, matern32, quad, sums):  # type: ignore[no-untyped-def]
+    """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
+    size = a.shape[1]
+    tiles = (size + _TILE - 1) // _TILE
+    for s in numba.prange(z.shape[0]):
+        centres, weights = np.zeros((len(axes), tiles * _TILE), np.float32), np.zeros(tiles * _TILE, np.float32)
+        for axis in range(len(axes)):
+            for j in range(size):
+                centres[axis, j] = factor * z[s, axis, j]
+        for j in range(size):
+            weights[j] = a[s, j]
+        tiled, tiled_weights = centres.reshape((len(axes), tiles, _TILE)), weights.reshape((tiles, _TILE))
+        result = np.zeros(x.shape[0])
+        _values(x, tiled, tiled_weights, axes, matern, result)
         for k in range(x.shape[0]):
             sums[k, s] = result[k]
+        quad[s] = _pairs(tiled, tiled_weights, axes, matern32)
 
 
 @numba.njit(parallel=True, fastmath={"contract"}, cache=True, error_model="numpy")
@@ -407,39 +419,22 @@ def _family(family: str) -> tuple[bool, float, float, float]:
 class FusedCPU:
     """`Compute` on all cores of the CPU."""
 
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, np.float32)
-
-    def _scratch(self, *shape: int) -> SingleArray:
-        """Memory for the padded centres, kept between calls: fresh pages cost a tenth of the sums."""
-        size = math.prod(shape)
-        if len(self._buffer) < size:
-            self._buffer = np.empty(size, np.float32)
-        return self._buffer[:size].reshape(shape)
-
     def scenario_parts(
         self, x: FloatArray, z: SingleArray, a: SingleArray, family: str, *, is_sorted: bool
     ) -> tuple[FloatArray, FloatArray]:
         """See `Compute.scenario_parts`."""
         rbf, c1, c2, factor = _family(family)
-        m, n, size = z.shape
+        m, n, _ = z.shape
         quad, sums = np.empty(m), np.empty((len(x), m))
         if is_sorted and not rbf:
             order = np.argsort(x[:, 0], kind="stable")
             with _exclusive("the scenario sums (1-D)"):
                 _markov(x[order, 0] * factor, order, z[:, 0, :], a, factor, c1, c2, quad, sums)
             return quad, sums
-        tiles = -(-size // _TILE)
-        weights = np.zeros((m, tiles * _TILE), np.float32)
-        weights[:, :size] = a
-        weights = weights.reshape(m, tiles, _TILE)
+        matern = None if rbf else (c1, c2)
+        matern32 = None if rbf else (np.float32(c1), np.float32(c2))
         with _exclusive("the scenario sums", n, rbf):
-            centres = self._scratch(m, n, tiles * _TILE)
-            np.multiply(z, np.float32(factor), out=centres[:, :, :size])
-            centres[:, :, size:] = 0.0
-            centres = centres.reshape(m, n, tiles, _TILE)
-            _values(x * factor, centres, weights, (0,) * n, None if rbf else (c1, c2), sums)
-            _pairs(centres, weights, (0,) * n, None if rbf else (np.float32(c1), np.float32(c2)), quad)
+            _scenarios(x * factor, z, a, np.float32(factor), (0,) * n, matern, matern32, quad, sums)
         return quad, sums
 
     def cholesky_solve(self, chol: FloatArray, rhs: FloatArray) -> FloatArray:
