@@ -33,7 +33,7 @@ _CHUNK = 512  # points per task of `advance`: 30 samples x 512 points x 8 bytes 
 
 @intrinsic
 def _scale_f32(typingctx, value, exponent):  # type: ignore[no-untyped-def]
-    """value * 2**exponent for an integral float32 exponent, by adding to the exponent bits; the result must be a normal number."""
+    """value * 2**exponent for an integral float32 exponent, by adding to the exponent bits; the result must be normal."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         shift = builder.shl(builder.fptosi(args[1], ir.IntType(32)), ir.Constant(ir.IntType(32), 23))
@@ -44,19 +44,18 @@ def _scale_f32(typingctx, value, exponent):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _scale_f64(typingctx, value, exponent):  # type: ignore[no-untyped-def]
-    """value * 2**exponent for an integral float64 exponent in [-1022, 1023]."""
+    """The same in float64."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         narrow = builder.fptosi(args[1], ir.IntType(32))  # int32 first: vectorises without AVX-512
-        bits = builder.sext(builder.add(narrow, ir.Constant(ir.IntType(32), 1023)), ir.IntType(64))
-        bits = builder.shl(bits, ir.Constant(ir.IntType(64), 52))
-        return builder.fmul(args[0], builder.bitcast(bits, ir.DoubleType()))
+        shift = builder.shl(builder.sext(narrow, ir.IntType(64)), ir.Constant(ir.IntType(64), 52))
+        return builder.bitcast(builder.add(builder.bitcast(args[0], ir.IntType(64)), shift), ir.DoubleType())
 
     return types.float64(types.float64, types.float64), codegen
 
 
 _f = np.float32
-_LOG2E32, _HALF32, _ONE32 = _f(1.4426950408889634), _f(0.5), _f(1.0)
+_LOG2E32, _THIRD32, _HALF32, _ONE32 = _f(1.4426950408889634), _f(1.0 / 3.0), _f(0.5), _f(1.0)
 _MAX32 = _f(80.0)  # e^-80 times a weight is still a normal number; denormal ones are slow
 # Minimax polynomial of 2^f on |f| <= 1/2 (relative error 7.5e-8, one rounding of float32).
 _P0, _P1, _P2 = _f(1.0000000716552193), _f(0.6931469670632637), _f(0.240221197211667)
@@ -77,28 +76,53 @@ def _exp_neg32(c):  # type: ignore[no-untyped-def]
 
 @numba.njit(inline="always", fastmath={"contract"}, cache=True, error_model="numpy")
 def _exp_neg64(c):  # type: ignore[no-untyped-def]
-    """exp(-c) for c >= 0 in float64, degree 13 with a two-part ln 2."""
+    """exp(-c) for c >= 0 in float64: 1 + f + f^2 q(f), q interpolates at Chebyshev nodes (error 2e-17), two-part ln 2."""
     c = min(c, 700.0)
     n = np.floor(-c * _LOG2E + 0.5)
     f = (-c - n * _LN2_HIGH) - n * _LN2_LOW
-    p = 1.0 / 479001600.0 + f * (1.0 / 6227020800.0)
-    p = 1.0 / 3628800.0 + f * (1.0 / 39916800.0 + f * p)
-    p = 1.0 / 40320.0 + f * (1.0 / 362880.0 + f * p)
-    p = 1.0 / 720.0 + f * (1.0 / 5040.0 + f * p)
-    p = 1.0 / 24.0 + f * (1.0 / 120.0 + f * p)
-    p = 1.0 / 2.0 + f * (1.0 / 6.0 + f * p)
-    return _scale_f64(1.0 + f * (1.0 + f * p), n)
+    q = 2.7620075879983367e-07 + f * 2.5100375832561234e-08
+    q = 2.4801521322368692e-05 + f * (2.7557268480310024e-06 + f * q)
+    q = 0.0013888888917196719 + f * (0.00019841269863040545 + f * q)
+    q = 0.041666666666624164 + f * (0.008333333333330065 + f * q)
+    q = 0.5000000000000001 + f * (0.16666666666666669 + f * q)
+    return _scale_f64(1.0 + f * (1.0 + f * q), n)
 
 
 # -- scenarios -----------------------------------------------------------------------------------------------------------
 
 
-# `axes` below is a tuple (0,) * n: its length is part of the compiled type, so distances of a tile live in registers; `matern` is
-# None for the RBF kernel and (c1, c2) otherwise, which numba resolves at compile time too.
+# `axes` below is a tuple (0,) * n: its length is part of the compiled type, so distances of a tile live in registers; `terms`, a
+# tuple too, has the length of the kernel's polynomial (1, 2, 3 for Matern 1/2, 3/2, 5/2; 0 for RBF): code for each kernel.
 
 
 @_fast
-def _weighted_tile(z, a, block, first, second, w1, w2, axes, matern):  # type: ignore[no-untyped-def]
+def _correlation32(d, terms):  # type: ignore[no-untyped-def]
+    """kappa of a squared distance in units of the lengthscale (Matern: times 2 nu)."""
+    if len(terms) == 0:
+        return _exp_neg32(_HALF32 * d)
+    r = np.sqrt(d)
+    if len(terms) == 1:
+        return _exp_neg32(r)
+    if len(terms) == 2:
+        return (_ONE32 + r) * _exp_neg32(r)
+    return (_ONE32 + r * (_ONE32 + r * _THIRD32)) * _exp_neg32(r)
+
+
+@_fast
+def _correlation64(d, terms):  # type: ignore[no-untyped-def]
+    """The same in double precision."""
+    if len(terms) == 0:
+        return _exp_neg64(0.5 * d)
+    r = np.sqrt(d)
+    if len(terms) == 1:
+        return _exp_neg64(r)
+    if len(terms) == 2:
+        return (1.0 + r) * _exp_neg64(r)
+    return (1.0 + r * (1.0 + r * (1.0 / 3.0))) * _exp_neg64(r)
+
+
+@_fast
+def _weighted_tile(z, a, block, first, second, w1, w2, axes, terms):  # type: ignore[no-untyped-def]
     """sum_j a_j (w1 kappa(|first - z_j|) + w2 kappa(|second - z_j|)) over one tile of centres; z (n, tiles, 32), a (tiles, 32).
 
     Two centres at a time use every loaded coordinate twice; constant trip counts leave no remainder loop.
@@ -111,18 +135,13 @@ def _weighted_tile(z, a, block, first, second, w1, w2, axes, matern):  # type: i
             e1, e2 = coordinate - first[axis], coordinate - second[axis]
             d1 += e1 * e1
             d2 += e2 * e2
-        if matern is None:
-            k1, k2 = _exp_neg32(_HALF32 * d1), _exp_neg32(_HALF32 * d2)
-        else:
-            r1, r2 = np.sqrt(d1), np.sqrt(d2)
-            k1 = (_ONE32 + r1 * (matern[0] + r1 * matern[1])) * _exp_neg32(r1)
-            k2 = (_ONE32 + r2 * (matern[0] + r2 * matern[1])) * _exp_neg32(r2)
+        k1, k2 = _correlation32(d1, terms), _correlation32(d2, terms)
         total += a[block, j] * (w1 * k1 + w2 * k2)
     return total
 
 
 @numba.njit(fastmath=True, cache=True, error_model="numpy")
-def _pairs(z, a, axes, matern):  # type: ignore[no-untyped-def]
+def _pairs(z, a, axes, terms):  # type: ignore[no-untyped-def]
     """a' kappa(Z, Z) a for one function; tiles on the diagonal count once, those above it twice."""
     tiles = a.shape[0]
     first, second = np.empty(len(axes), np.float32), np.empty(len(axes), np.float32)
@@ -134,14 +153,14 @@ def _pairs(z, a, axes, matern):  # type: ignore[no-untyped-def]
                 continue
             for axis in range(len(axes)):
                 first[axis], second[axis] = z[axis, block, i], z[axis, block, i + 1]
-            total += np.float64(_weighted_tile(z, a, block, first, second, w1, w2, axes, matern))
+            total += np.float64(_weighted_tile(z, a, block, first, second, w1, w2, axes, terms))
             for other in range(block + 1, tiles):
-                total += 2.0 * np.float64(_weighted_tile(z, a, other, first, second, w1, w2, axes, matern))
+                total += 2.0 * np.float64(_weighted_tile(z, a, other, first, second, w1, w2, axes, terms))
     return total
 
 
 @numba.njit(fastmath=True, cache=True, error_model="numpy")
-def _values(x, z, a, axes, matern, result):  # type: ignore[no-untyped-def]
+def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
     """kappa(X, Z) a in double precision: the head coefficients multiply its error by the condition number of K + sigma^2 I."""
     tile, weight = np.empty((len(axes), _TILE)), np.empty(_TILE)
     for block in range(a.shape[0]):
@@ -158,16 +177,12 @@ def _values(x, z, a, axes, matern, result):  # type: ignore[no-untyped-def]
                 for axis in range(len(axes)):
                     difference = tile[axis, j] - at[axis]
                     squared += difference * difference
-                if matern is None:
-                    value += weight[j] * _exp_neg64(0.5 * squared)
-                else:
-                    c = np.sqrt(squared)
-                    value += weight[j] * (1.0 + c * (matern[0] + c * matern[1])) * _exp_neg64(c)
+                value += weight[j] * _correlation64(squared, terms)
             result[k] += value
 
 
 @numba.njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def _scenarios(x, z, a, factor, axes, matern, matern32, quad, sums):  # type: ignore[no-untyped-def]
+def _scenarios(x, z, a, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
     """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
     size = a.shape[1]
     tiles = (size + _TILE - 1) // _TILE
@@ -180,10 +195,10 @@ def _scenarios(x, z, a, factor, axes, matern, matern32, quad, sums):  # type: ig
             weights[j] = a[s, j]
         tiled, tiled_weights = centres.reshape((len(axes), tiles, _TILE)), weights.reshape((tiles, _TILE))
         result = np.zeros(x.shape[0])
-        _values(x, tiled, tiled_weights, axes, matern, result)
+        _values(x, tiled, tiled_weights, axes, terms, result)
         for k in range(x.shape[0]):
             sums[k, s] = result[k]
-        quad[s] = _pairs(tiled, tiled_weights, axes, matern32)
+        quad[s] = _pairs(tiled, tiled_weights, axes, terms)
 
 
 @numba.njit(parallel=True, fastmath={"contract"}, cache=True, error_model="numpy")
@@ -431,10 +446,9 @@ class FusedCPU:
             with _exclusive("the scenario sums (1-D)"):
                 _markov(x[order, 0] * factor, order, z[:, 0, :], a, factor, c1, c2, quad, sums)
             return quad, sums
-        matern = None if rbf else (c1, c2)
-        matern32 = None if rbf else (np.float32(c1), np.float32(c2))
-        with _exclusive("the scenario sums", n, rbf):
-            _scenarios(x * factor, z, a, np.float32(factor), (0,) * n, matern, matern32, quad, sums)
+        terms = 0 if rbf else 1 + (c1 > 0.0) + (c2 > 0.0)
+        with _exclusive("the scenario sums", n, terms):
+            _scenarios(x * factor, z, a, np.float32(factor), (0,) * n, (0,) * terms, quad, sums)
         return quad, sums
 
     def cholesky_solve(self, chol: FloatArray, rhs: FloatArray) -> FloatArray:
