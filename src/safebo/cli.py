@@ -1,0 +1,76 @@
+"""The `safebo` command. Every command imports what it needs when it runs, so `safebo --help` stays quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+app = typer.Typer(
+    name="safebo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Safe Bayesian optimization with a data-driven bound of the RKHS norm.",
+)
+
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Worker processes; 0: one per core.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small version, for a look or a test.")]
+
+
+@app.command()
+def reproduce(
+    names: Annotated[Optional[list[str]], typer.Argument(help="Figures to make, or 'all'.", show_default=False)] = None,
+    out: Annotated[Path, typer.Option(help="Folder for PNG, CSV and summary.json, one sub-folder per figure.")] = Path(
+        "out/reproduce"
+    ),
+    listing: Annotated[bool, typer.Option("--list", help="Name the figures and stop.")] = False,
+    quick: Quick = False,
+    jobs: Jobs = 0,
+) -> None:
+    """Make the numerical figures of the paper."""
+    from safebo.studies import reproduce as study
+
+    study.main(names or [], out, listing=listing, quick=quick, jobs=jobs)
+
+
+@app.command("train-norm")
+def train_norm(
+    out: Annotated[Path, typer.Option(help="Folder for data, weights and the validation report.")] = Path("out/train-norm"),
+    quick: Quick = False,
+    jobs: Jobs = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of functions, split and training.")] = 0,
+) -> None:
+    """Train the learned norm estimator from scratch; an interrupted run continues."""
+    from safebo.studies import train_norm as study
+
+    study.main(out, quick=quick, jobs=jobs, seed=seed)
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path, typer.Option(help="Folder for runs.csv, table and picture.")] = Path("out/calibration"),
+    quick: Quick = False,
+    jobs: Jobs = 0,
+    only: Annotated[Optional[list[str]], typer.Option(help="Only these parts of the study.", show_default=False)] = None,
+) -> None:
+    """Measure safety and progress over thousands of random problems; an interrupted study continues."""
+    from safebo.studies import calibrate as study
+
+    study.main(out, quick=quick, jobs=jobs, only=only or [])
+
+
+def main() -> None:
+    """Entry point: errors about wrong values are one line, not a traceback."""
+    from safebo.exceptions import SafeboError
+
+    try:
+        app()
+    except SafeboError as error:
+        typer.echo(f"safebo: {error}", err=True)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What every study needs: jobs on all cores, rows that survive an interruption, rate intervals, and where a file came from."""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+Row = dict[str, Any]
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parallel(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int = 0, label: str = "") -> Iterator[Result]:
+    """Results of `work`, a function of a module, in the order in which they finish; one thread per worker, 0: all cores.
+
+    Shows a progress bar on a terminal. One worker runs in this process.
+    """
+    workers = min(workers or cores(), len(jobs))
+    with _progress(len(jobs), label or work.__name__) as advance:
+        if workers <= 1:
+            for job in jobs:
+                yield advance(work(job))
+            return
+        with _environment(), multiprocessing.get_context("spawn").Pool(workers) as pool:
+            for result in pool.imap_unordered(work, jobs):
+                yield advance(result)
+
+
+_ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Workers started inside compute with one thread each."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _progress(total: int, label: str) -> Iterator[Callable[[Any], Any]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(label, total=total)
+
+        def advance(result: Any) -> Any:
+            bar.advance(task)
+            return result
+
+        yield advance
+
+
+class Table:
+    """Rows of a CSV that are written as they come; opening it again continues it. A half-written last line is dropped."""
+
+    def __init__(self, path: Path, fields: Sequence[str], key: Sequence[str]):
+        self.path, self.fields, self.key = path, tuple(fields), tuple(key)
+        self.rows: list[Row] = []
+        if path.exists():
+            text = path.read_text()
+            whole = text[: text.rfind("\n") + 1].splitlines()
+            if whole and whole[0] != ",".join(self.fields):
+                raise ValueError(f"{path} has the columns {whole[0]!r}, expected {','.join(self.fields)!r}: move it away.")
+            self.rows = list(csv.DictReader(whole))
+        self._known = {self._key(row) for row in self.rows}
+
+    def _key(self, row: Row) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in self.key)
+
+    def __contains__(self, row: Row) -> bool:
+        return self._key(row) in self._known
+
+    def add(self, row: Row) -> None:
+        """Append one row to the table and, at once, to the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.rows:
+            self._write([])
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self.fields, lineterminator="\n").writerow(row)
+        self.rows.append({name: str(row[name]) for name in self.fields})
+        self._known.add(self._key(row))
+
+    def sort(self, order: Callable[[Row], Any]) -> None:
+        """Rewrite the file in a fixed order, so that the same study gives the same file."""
+        self.rows.sort(key=order)
+        self._write(self.rows)
+
+    def _write(self, rows: Iterable[Row]) -> None:
+        partial = self.path.with_suffix(".partial")
+        with partial.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.fields, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        partial.replace(self.path)
+
+
+def write_csv(path: Path, columns: dict[str, Any]) -> None:
+    """Columns of equal length as a CSV, numbers with nine digits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lengths = {len(v) for v in columns.values()}
+    if len(lengths) != 1:
+        raise ValueError(f"Columns of different lengths: { {k: len(v) for k, v in columns.items()} }.")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow([f"{v:.9g}" if isinstance(v, (float, np.floating)) else v for v in row])
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """A JSON file, with numpy numbers as plain ones."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def plain(value: Any) -> Any:
+        return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+
+    path.write_text(json.dumps(content, indent=1, default=plain) + "\n")
+
+
+def provenance(**settings: Any) -> Row:
+    """What made a result: the command, the settings, the version, the commit (with + where files differ from it), the machine."""
+    import safebo
+
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "settings": settings,
+        "version": getattr(safebo, "__version__", ""),
+        "commit": _commit(),
+        "cores": cores(),
+        "python": platform.python_version(),
+    }
+
+
+def _commit() -> str:
+    """The commit of the source tree this package runs from; empty for an installed package."""
+    here = Path(__file__).resolve().parents[3]
+    if not (here / ".git").exists():
+        return os.environ.get("SAFEBO_COMMIT", "")
+
+    def git(*arguments: str) -> str:
+        try:
+            return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
+        except OSError:
+            return ""
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "src") else "")
+
+
+def rate_interval(hits: int, n: int) -> tuple[float, float]:
+    """Exact (Clopper-Pearson) 95 % interval of a rate; (0, 1) without data."""
+    from scipy.special import betaincinv
+
+    low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, 0.025))
+    return low, 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 0.975))
