@@ -41,11 +41,12 @@ def train_norm(
     quick: Quick = False,
     jobs: Jobs = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of functions, split and training.")] = 0,
+    stage: Annotated[str, typer.Option(help="data, train, report or all.")] = "all",
 ) -> None:
     """Train the learned norm estimator from scratch; an interrupted run continues."""
     from safebo.studies import train_norm as study
 
-    study.main(out, quick=quick, jobs=jobs, seed=seed)
+    study.main(out, quick=quick, jobs=jobs, seed=seed, stage=stage)
 
 
 @app.command()
