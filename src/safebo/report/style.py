@@ -121,7 +121,7 @@ def legend(figure: Figure, axes: Sequence[Axes] | None = None, *, columns: int |
     if not found:
         return
     found = {label: found[label] for label in sorted(found, key=_rank)}
-    inches = float(figure.get_size_inches()[0])
+    inches = float(figure.bbox.width / figure.dpi)
     fitting = max(1, int((inches - 0.4) / 1.85)) if columns is None else columns  # the longest label takes about 1.85 inches
     rows = -(-len(found) // fitting)
     with look():

@@ -1,0 +1,66 @@
+"""The numerical figures of the paper, made again: `safebo reproduce NAME...` or `safebo reproduce all`.
+
+Every figure has a folder with its PNG, the CSVs behind it, and summary.json: our numbers, the paper's where it gives one, the
+settings, and where the file came from. Long figures write their rows as they come and continue after an interruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from safebo.exceptions import InvalidValueError
+from safebo.report.style import require_matplotlib
+from safebo.studies.reproduce import (
+    cubes,
+    intro,
+    locality,
+    norm_ratio,
+    random_functions,
+    scenario_ablation,
+    scenario_time,
+    tightness,
+    toy,
+)
+from safebo.studies.reproduce.figure import Figure, produce
+
+FIGURES: dict[str, Figure] = {
+    figure.name: figure
+    for figure in (
+        intro.FIGURE,
+        random_functions.FIGURE,
+        norm_ratio.FIGURE,
+        toy.TOY,
+        cubes.FIGURE,
+        tightness.FIGURE,
+        locality.FIGURE,
+        scenario_time.FIGURE,
+        scenario_ablation.FIGURE,
+        toy.KERNELS,
+        toy.LOCALITY,
+    )
+}
+
+
+def main(names: Sequence[str], out: Path, *, listing: bool = False, quick: bool = False, jobs: int = 0) -> None:
+    """Make the named figures, or all of them, in the order given."""
+    if listing:
+        for figure in FIGURES.values():
+            print(f"{figure.name:<18} {figure.source:<16} {figure.title}")
+        return
+    chosen = _chosen(names)
+    require_matplotlib()
+    for figure in chosen:
+        summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs)
+        print(f"{figure.name}: {summary['headline']} ({summary['seconds']:.1f} s, {Path(out) / figure.name})", flush=True)
+
+
+def _chosen(names: Sequence[str]) -> list[Figure]:
+    """The figures behind the names, each once."""
+    known = f"{', '.join(FIGURES)}, or all"
+    if not names:
+        raise InvalidValueError(f"Name at least one figure: {known}.")
+    unknown = [name for name in names if name != "all" and name not in FIGURES]
+    if unknown:
+        raise InvalidValueError(f"Unknown figure {', '.join(map(repr, unknown))}: choose from {known}.")
+    return list(FIGURES.values()) if "all" in names else [FIGURES[name] for name in dict.fromkeys(names)]
