@@ -58,7 +58,7 @@ class Family:
         return RBF(lengthscale) if self.nu is None else Matern(self.nu, lengthscale)
 
 
-_WIDE: dict[str, Any] = {"noise": (1e-3, 1e-1), "delta": (0.1, 0.3)}
+_WIDE: dict[str, Any] = {"noise": (1e-4, 2e-2), "delta": (0.1, 0.3)}
 
 FAMILIES = (
     Family("matern32-1d", 1000, experiments=50),
@@ -78,7 +78,7 @@ FAMILIES = (
 
 def quick_families() -> tuple[Family, ...]:
     """The same kinds with a few functions and experiments, for a look or a test."""
-    few = {"matern32-1d": 10, "matern32-1d-uniform": 20, "matern32-2d": 2}
+    few = {"matern32-1d": 10, "matern32-1d-uniform": 20, "matern32-2d": 4}
     return tuple(replace(f, functions=few[f.name], experiments=10) for f in FAMILIES if f.name in few)
 
 
