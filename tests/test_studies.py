@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import norm_ratio, plain, study
+from benchmarks import plain, study
 from safebo import Matern, Scenario
 from safebo.problems import RKHSProblem
 
@@ -42,12 +42,6 @@ def test_the_study_resumes_and_summarises(tmp_path, monkeypatch, capsys):
 def test_clopper_pearson_interval():
     assert study.interval(0, 100) == (0.0, pytest.approx(0.0362, abs=1e-4))
     assert study.interval(50, 100) == (pytest.approx(0.3983, abs=1e-4), pytest.approx(0.6017, abs=1e-4))
-
-
-def test_norm_ratio_falls_towards_one():
-    table = np.array([norm_ratio.ratios(i, m=60) for i in range(4)])
-    assert (np.diff(table, axis=1) <= 0.0).all()
-    assert 0.15 < table[:, -1].mean() / table[:, 0].mean() < 0.7
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from safebo.optimizer import SafeOptimizer
 from safebo.problems import RKHSProblem
 from safebo.report import legend, new_figure, plot_state
 from safebo.studies.reproduce.figure import Figure, Outcome, Work
@@ -37,14 +38,12 @@ def make(work: Work) -> Outcome:
     grid = figure.subplots(len(ROWS), 3, sharex=True, sharey=True)
     for line, (name, title) in zip(grid, ROWS.items(), strict=True):
         optimizer = METHODS[name].optimizer(problem, work.settings["m"], work.settings["points"])
+        left = list(zip(line, work.settings["moments"], strict=True))
         for done in steps(problem, optimizer, work.settings["experiments"]):
-            if done in work.settings["moments"]:
-                ax = line[work.settings["moments"].index(done)]
-                unsafe = outcome(problem, optimizer, done)["unsafe"]
-                heading = f"{title}\n{done or 'no'} experiments" + (f", {unsafe} unsafe" if unsafe else "")
-                plot_state(optimizer, axes=ax, next_trial=False, best=False, title=heading, **options)
-                ax.set(xlabel="parameter a", ylabel="reward f(a)")
-                ax.label_outer()
+            if done == left[0][1]:
+                _panel(left.pop(0)[0], problem, optimizer, title, options)
+        for ax, _ in left:  # the run has stopped before this moment
+            _panel(ax, problem, optimizer, title, options, stopped=True)
         examples[name] = outcome(problem, optimizer, work.settings["experiments"])
         samples += measurements(name, optimizer)
     legend(figure, columns=4)
@@ -70,6 +69,19 @@ def make(work: Work) -> Outcome:
         "Threshold: 30 % quantile of f. Initial sample: between the 40 % and 50 % quantiles.",
     )
     return Outcome(headline, ours, paper, notes)
+
+
+def _panel(
+    ax: Any, problem: RKHSProblem, optimizer: SafeOptimizer, title: str, options: dict[str, Any], *, stopped: bool = False
+) -> None:
+    """The state of a run."""
+    done = optimizer.state.step - 1
+    unsafe = outcome(problem, optimizer, done)["unsafe"]
+    reason = optimizer.stop_reason if stopped else None
+    extra = f", {unsafe} unsafe" * bool(unsafe) + ("" if reason is None else f", {reason.value.replace('_', ' ')}")
+    plot_state(optimizer, axes=ax, next_trial=False, best=False, title=f"{title}\n{done or 'no'} experiments{extra}", **options)
+    ax.set(xlabel="parameter a", ylabel="reward f(a)")
+    ax.label_outer()
 
 
 def _too_large(work: Work, problem: RKHSProblem, options: dict[str, Any]) -> dict[str, Any]:

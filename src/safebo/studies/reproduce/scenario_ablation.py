@@ -118,8 +118,11 @@ def _draw_map(figure: Any, ax: Any, grid: Any, kappa: float) -> None:
     ax.set_facecolor(LIGHT)
     ax.patch.set(hatch="///", edgecolor="white")
     colours = ax.pcolormesh(ms, gammas, r.T / ms, cmap=COLORMAP, shading="nearest", rasterized=True)
-    lines = ax.contour(ms, gammas, r.T, levels=[1, 10, 100], colors="white", linewidths=1.1)
-    ax.clabel(lines, fmt=lambda level: f"r = {level:g}", fontsize=8)
+    levels = (1, 10, 100)
+    ax.contour(ms, gammas, r.T, levels=levels, colors="white", linewidths=1.1)
+    row = int(np.searchsorted(gammas, 0.06))  # where the lines are far from each other and from the border
+    for level in levels:
+        ax.text(1.08 * ms[np.nanargmax(r[:, row] >= level)], gammas[row], f"r ≥ {level}", color="white", fontsize=8, va="bottom")
     ax.set(xscale="log", yscale="log", xlabel="m", ylabel="γ", title=f"κ = {kappa:g} (not in the paper)")
     ax.fill_between([], [], fc=LIGHT, ec="white", lw=0.0, hatch="///", label="infeasible (map)")
     figure.colorbar(colours, ax=ax, label="share of scenarios discarded, r / m")
