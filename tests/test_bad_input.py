@@ -51,6 +51,7 @@ SMALL = Scenario(m=60, gamma=0.2, kappa=0.1)
 def make(domain=None, threshold=0.0, **settings):
     """An optimizer of one parameter that answers in milliseconds."""
     defaults = {"norm": SMALL, "cubes": LocalCubes(n=2, delta=0.2), "points_per_axis": 21, "safe_set": "union"}
+    defaults["bound"] = AbbasiYadkori()
     return SafeOptimizer(Box({"kp": (0.0, 5.0)}) if domain is None else domain, threshold, **{**defaults, **settings})
 
 

@@ -8,7 +8,7 @@ from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
 from safebo.domain import Box, Cube, LocalCubes
 from safebo.exceptions import SafeboError, StopReason
 from safebo.kernels import RBF, Matern
-from safebo.norms import Fixed, Hoeffding, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, Scenario
 from safebo.optimizer import Best, SafeOptimizer, Trial
 from safebo.outputs import Constraint
 from safebo.state import State, register
@@ -18,12 +18,14 @@ __version__ = "0.1.0"
 __all__ = [
     "RBF",
     "AbbasiYadkori",
+    "AdaptiveScenario",
     "Best",
     "Box",
     "Constraint",
     "Cube",
     "Fixed",
     "Hoeffding",
+    "LSTMNorm",
     "LocalCubes",
     "MartingaleMixture",
     "Matern",

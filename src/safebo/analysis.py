@@ -180,7 +180,7 @@ def _choose_jointly(subdomains: Mapping[Cube, SubDomain], best_lower: float, set
     candidates = [(c, k, False) for c, s in subdomains.items() if (k := s.maximiser(best_lower)) is not None]
     candidates += [(c, k, True) for c, s in subdomains.items() if (k := s.expander) is not None]
     points = np.array([k.x for _, k, _ in candidates])
-    lower, upper = joint_interval(subdomains, settings.outputs, points)
+    lower, upper = joint_interval(subdomains, settings.outputs, points, latest=True)
     scale = np.array([np.sqrt(o.kernel.outputscale) for o in settings.outputs])
     width = upper - lower
     worth = np.any(width > np.array([o.min_width for o in settings.outputs]), axis=1)
@@ -231,6 +231,7 @@ def joint_interval(
     points: FloatArray,
     only: int | None = None,
     slack: float = 0.0,
+    latest: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """Intersection of the intervals of all sub-domains around each point: lower and upper, (p, outputs) or one output `only`.
 
@@ -246,7 +247,7 @@ def joint_interval(
         if not len(where) or not len(subdomain.rows):
             continue
         for i, index in enumerate(chosen):
-            low, high = interval_at(subdomain.outputs[index], outputs[index], points[where])
+            low, high = interval_at(subdomain.outputs[index], outputs[index], points[where], latest=latest)
             lower[where, i], upper[where, i] = np.maximum(lower[where, i], low), np.minimum(upper[where, i], high)
             lowest[where, i], highest[where, i] = np.minimum(lowest[where, i], low), np.maximum(highest[where, i], high)
     crossed = lower > upper

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
 
 from safebo.compute import variance_floor
 from safebo.exceptions import InvalidValueError
@@ -128,13 +128,13 @@ class MartingaleMixture:
 
     def alphas(self, noise: float) -> FloatArray:
         """The regularisers, (p,)."""
-        return noise**2 * np.geomspace(self.low, self.high, self.points)
+        return noise**2 * _log_spaced(self.low, self.high, self.points)
 
     def interval(
         self, posterior: Posterior, cross: FloatArray, norm: float, noise: float, delta: float
     ) -> tuple[FloatArray, FloatArray]:
         """Intersection over all alpha; one eigendecomposition serves all of them."""
-        spectrum = Spectrum.of(posterior)
+        spectrum = posterior.spectrum
         alphas = self.alphas(noise)
         weights = 1.0 / (spectrum.values[None, :] + alphas[:, None])  # (p, t)
         residual = weights @ spectrum.y**2  # y'(K + alpha I)^-1 y, (p,)
@@ -149,19 +149,9 @@ class MartingaleMixture:
         return (means - half).max(axis=0), (means + half).min(axis=0)
 
 
-@dataclass(frozen=True, eq=False)
-class Spectrum:
-    """K = U diag(values) U' and U'y."""
-
-    values: FloatArray
-    vectors: FloatArray
-    y: FloatArray
-
-    @classmethod
-    def of(cls, posterior: Posterior) -> Spectrum:
-        """Eigendecomposition of the kernel matrix of the samples; rounding below zero is clipped."""
-        values, vectors = eigh(posterior.kernel(posterior.x, posterior.x), check_finite=False)
-        return cls(np.maximum(values, 0.0), vectors, vectors.T @ posterior.y)
+@lru_cache(maxsize=16)
+def _log_spaced(low: float, high: float, points: int) -> FloatArray:
+    return np.geomspace(low, high, points)
 
 
 def residual_radius(posterior: Posterior, noise: float, delta: float) -> float:
@@ -174,8 +164,8 @@ def norm_lower_bound(posterior: Posterior, noise: float, delta: float) -> float:
 
     Holds with probability 1 - delta for all t at once. The posterior must be at regulariser sigma^2.
     """
-    spectrum = Spectrum.of(posterior)
-    alphas = noise**2 * np.geomspace(1e-2, 1e6, 65)
+    spectrum = posterior.spectrum
+    alphas = noise**2 * _log_spaced(1e-2, 1e6, 65)
     residual = (1.0 / (spectrum.values[None, :] + alphas[:, None])) @ spectrum.y**2
     return math.sqrt(max(float((residual - residual_radius(posterior, noise, delta) / alphas).max()), 0.0))
 

@@ -101,7 +101,10 @@ def decide(
     """
     may_raise = rules.falsify or not is_scaled(output.bound)  # a refuted norm leaves an envelope bound without any interval
     events: list[Refutation] = []
-    norm, floor = max(min(raw, before.norm), before.floor), before.floor
+    revises = bool(getattr(output.norm, "revises", False))
+    norm, floor = max(raw if revises else min(raw, before.norm), before.floor), before.floor
+    if norm > before.norm:  # only an estimator that revises gets here: its smaller norms of before were wrong
+        before = before.restarted()
     if rules.falsify and norm < lower_bound:
         target = rules.margin * lower_bound
         events.append(Refutation(step, cube, output.name, norm, lower_bound, target, "norm"))
@@ -193,11 +196,17 @@ def _envelope_samples(state: OutputState, output: Output) -> tuple[FloatArray, F
     return low, high
 
 
-def interval_at(state: OutputState, output: Output, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """C_t of one output at arbitrary points (p, n) of the sub-domain."""
+def interval_at(state: OutputState, output: Output, points: FloatArray, *, latest: bool = False) -> tuple[FloatArray, FloatArray]:
+    """C_t of one output at arbitrary points (p, n) of the sub-domain.
+
+    `latest`: for an envelope bound Q_t alone, without the history, which costs a decomposition per earlier sample.
+    """
     columns = scaled_columns(points.T, state.posterior.kernel)
     if is_scaled(output.bound):
         prior = PointField.prior(len(points), state.posterior.kernel)
         found = prior.advanced(columns, state.posterior, state.betas, keep_basis=False)
         return found.lower, found.upper
+    if latest:
+        cross = _cross(state.posterior, columns)
+        return cast(EnvelopeBound, output.bound).interval(state.posterior, cross, state.norm, output.noise, output.delta)
     return _envelope_at(state, output, columns)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from safebo.analysis import Analysis, analyse, joint_interval, repeat, rules_of
-from safebo.bounds import AbbasiYadkori, ConfidenceBound
+from safebo.bounds import ConfidenceBound, MartingaleMixture
 from safebo.domain import Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
 from safebo.exceptions import (
     AlreadyToldError,
@@ -33,7 +33,7 @@ from safebo.exceptions import (
 from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
 from safebo.kernels import Matern, StationaryKernel
-from safebo.norms import NormEstimator, Scenario
+from safebo.norms import AdaptiveScenario, NormEstimator
 from safebo.outputs import Constraint, Guarantee, guarantee, number, resolve_outputs
 from safebo.posterior import Posterior
 from safebo.state import Sample, Settings, State
@@ -90,8 +90,9 @@ class SafeOptimizer:
     kernel            on the unit cube: lengthscale 0.1 is a tenth of each parameter's range
     noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
                       (scale your outputs to order sqrt(outputscale): the norm estimators have an absolute scale)
-    norm              how the norm is bounded: `Scenario` (learned), `Fixed` (guessed), `Hoeffding` (2024)
-    bound             the confidence bound
+    norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale), `Scenario` (the paper's),
+                      `Fixed` (guessed), `Hoeffding` (2024)
+    bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
     delta             failure probability of the confidence intervals, shared over all limits
     cubes             `LocalCubes(n, delta)`, another locality, or None for the global domain only
     points_per_axis   grid of every sub-domain
@@ -137,8 +138,8 @@ class SafeOptimizer:
             dict(constraints or {}),
             kernel if kernel is not None else Matern(nu=1.5, lengthscale=0.1),
             noise,
-            norm if norm is not None else Scenario(),
-            bound if bound is not None else AbbasiYadkori(),
+            norm if norm is not None else AdaptiveScenario(),
+            bound if bound is not None else MartingaleMixture(),
             delta,
             min_width,
         )

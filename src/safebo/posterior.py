@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import cho_solve, eigh, solve_triangular
 
 from safebo.compute import backend
 from safebo.exceptions import InvalidValueError, JitterWarning, NotPositiveDefiniteError
@@ -31,6 +32,15 @@ FloatArray = NDArray[np.float64]
 # Tried in turn, relative to k(a, a), when K + lambda I is not positive definite in floating point. Any of them acts like
 # additional measurement noise; 1e-6 corresponds to a standard deviation of a thousandth of the prior's.
 JITTERS = (0.0, 1e-10, 1e-8, 1e-6)
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """K = U diag(values) U' and U'y; one eigendecomposition serves every regulariser."""
+
+    values: FloatArray
+    vectors: FloatArray
+    y: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +129,12 @@ class Posterior:
         b = self.weights
         noise = self.regulariser + self.jitter * self.kernel.outputscale
         return math.sqrt(max(float(self.y @ b - noise * (b @ b)), 0.0))
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        """Eigendecomposition of the kernel matrix of the samples; rounding below zero is clipped."""
+        values, vectors = eigh(self.kernel(self.x, self.x), check_finite=False)
+        return Spectrum(np.maximum(values, 0.0), vectors, vectors.T @ self.y)
 
     def solve(self, rhs: FloatArray) -> FloatArray:
         """(K + lambda I)^-1 rhs."""

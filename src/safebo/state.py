@@ -19,7 +19,7 @@ from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
 from safebo.domain import Box, GlobalDomain, LocalCubes, Locality, SampleHull, resolve_points_per_axis
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
-from safebo.norms import Fixed, Hoeffding, NormEstimator, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormEstimator, Scenario
 from safebo.norms.base import count, positive
 from safebo.outputs import Output, number, provides
 from safebo.sets import RULES
@@ -41,8 +41,10 @@ _TYPES: dict[str, type] = {
         SampleHull,
         RBF,
         Matern,
+        AdaptiveScenario,
         Fixed,
         Hoeffding,
+        LSTMNorm,
         Scenario,
         Output,
     )

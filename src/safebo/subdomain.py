@@ -126,7 +126,8 @@ def prepare(
             at_noise = posterior if shared else at_noise.extend(x[fresh], values[fresh, i])
         posteriors.append((posterior, at_noise))
         if raw is None:
-            query = NormQuery(at_noise, output.noise, np.array(cube.lower), np.array(cube.upper), (*seed, i))
+            box = np.array(cube.lower), np.array(cube.upper)
+            query = NormQuery(at_noise, output.noise, *box, (*seed, i), (x, np.ascontiguousarray(values[:, i])))
             estimate = float(output.norm.estimate(query))
             if not (np.isfinite(estimate) and estimate > 0.0):
                 raise InvalidValueError(

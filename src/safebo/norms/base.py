@@ -29,6 +29,7 @@ class NormQuery:
     lower: FloatArray  # (n,)
     upper: FloatArray  # (n,)
     seed: tuple[int, ...]
+    everything: tuple[FloatArray, FloatArray] | None = None  # all samples of the output, in whatever sub-domain: x (t, n), y (t,)
 
     @property
     def kernel(self) -> StationaryKernel:
@@ -63,7 +64,11 @@ class NormEstimator(Protocol):
         ...
 
     def estimate(self, query: NormQuery) -> float:
-        """The raw bound of this step; the optimizer takes the minimum with the previous one (Alg. 3, Case III)."""
+        """The raw bound of this step.
+
+        The optimizer takes the minimum with the previous one (Alg. 3, Case III), unless the estimator has an attribute
+        `revises` that is true: then new data may raise the bound, and what was computed with a smaller one is dropped.
+        """
         ...
 
 

@@ -100,13 +100,17 @@ class RandomFunctions:
         quad, phi = backend().scenario_parts(
             (posterior.x - query.lower) / scale, centres, coefficients, kernel.family, is_sorted=dim == 1
         )
-        phi *= kernel.outputscale  # (t, m)
-        y = posterior.y[:, None]
-        head = backend().cholesky_solve(posterior.chol, y - phi)
-        noise = posterior.regulariser + posterior.jitter * kernel.outputscale
-        # b'Kb + 2 b'phi = b'(y - phi - noise b) + 2 b'phi
-        dots = np.einsum("tm,tm->m", head, y + phi - noise * head)
-        return np.asarray(np.sqrt(np.maximum(kernel.outputscale * quad + dots, 0.0)))
+        return through_data(posterior, kernel.outputscale * quad, kernel.outputscale * phi)
+
+
+def through_data(posterior: Posterior, quad: FloatArray, phi: FloatArray) -> FloatArray:
+    """||rho|| of tails with squared norms quad (m,) and values phi (t, m) at the samples, once their heads pass the data."""
+    y = posterior.y[:, None]
+    head = backend().cholesky_solve(posterior.chol, y - phi)
+    noise = posterior.regulariser + posterior.jitter * posterior.kernel.outputscale
+    # b'Kb + 2 b'phi = b'(y - phi - noise b) + 2 b'phi
+    dots = np.einsum("tm,tm->m", head, y + phi - noise * head)
+    return np.asarray(np.sqrt(np.maximum(quad + dots, 0.0)))
 
 
 _BLOCKS = 8  # streams that the functions of a draw are split into; fixed, so that results do not depend on the machine
@@ -207,10 +211,15 @@ class Scenario:
 
     def select(self, ascending: FloatArray, floor: float = 0.0) -> float:
         """The bound from sorted norms: discard as many as Theorem 1 allows while the result stays above the floor."""
-        if floor >= ascending[-1]:
-            return floor
-        below = int(np.searchsorted(ascending, floor, side="right"))  # norms <= floor may not be chosen
-        return float(ascending[max(len(ascending) - 1 - self.discards, below)])
+        return select(ascending, self.discards, floor)
+
+
+def select(ascending: FloatArray, discarded: int, floor: float = 0.0) -> float:
+    """The largest norm left when `discarded` ones are dropped, but none at or below the floor is chosen (Alg. 3)."""
+    if floor >= ascending[-1]:
+        return floor
+    below = int(np.searchsorted(ascending, floor, side="right"))  # norms <= floor may not be chosen
+    return float(ascending[max(len(ascending) - 1 - discarded, below)])
 
 
 def make_query(

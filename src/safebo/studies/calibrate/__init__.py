@@ -1,0 +1,101 @@
+"""`safebo calibrate`: safety and progress over many random problems.
+
+A run is unsafe if one experiment has f below the threshold, and solved once an experiment comes within 5 % of the reachable
+optimum, relative to the initial value. runs.csv grows as runs finish, so an interrupted study continues where it stopped;
+table.md, summary.json and pareto.png are written from whatever is there.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from safebo.exceptions import InvalidValueError
+from safebo.studies.calibrate.cases import FAMILIES, PARTS, Family, optimizer
+from safebo.studies.calibrate.summary import write_summary
+from safebo.studies.common import Table, parallel
+
+FIELDS = (
+    "part", "family", "method", "seed", "norm", "experiments", "unsafe", "worst", "norm_too_small", "interval_missed",
+    "score_15", "score_30", "score_50", "first_solved", "best_score", "stop", "seconds",
+)  # fmt: skip
+KEY = ("part", "family", "method", "seed")
+Job = tuple[str, str, str, int, int | None, int | None]  # part, family, method, seed, m, experiments
+
+
+def main(out: Path, *, quick: bool, jobs: int, only: list[str]) -> None:
+    """Run what is missing, then summarise."""
+    unknown = [name for name in only if name not in PARTS]
+    if unknown:
+        raise InvalidValueError(f"Unknown part {unknown[0]!r} of the study: choose from {', '.join(PARTS)}.")
+    table = Table(out / "runs.csv", FIELDS, KEY)
+    todo = [job for job in study(only or list(PARTS), quick) if dict(zip(KEY, job, strict=False)) not in table]
+    for row in parallel(run, todo, jobs, "calibration"):
+        table.add(row)
+    order = {name: i for i, name in enumerate([*PARTS, *FAMILIES])}
+    table.sort(lambda row: (order[row["part"]], order[row["family"]], row["method"], int(row["seed"])))
+    write_summary(table.rows, out, quick)
+
+
+def study(parts: list[str], quick: bool) -> list[Job]:
+    """All runs; seeds go first, so that an interrupted study has some runs of everything."""
+    found: list[Job] = []
+    for name in parts:
+        part = PARTS[name]
+        runs = min(part.runs, 1) if quick else part.runs
+        for seed in range(runs):
+            for family in part.families:
+                for method in part.methods:
+                    if quick and (FAMILIES[family].dim > 2 or (name == "combinations" and "/ay" in method)):
+                        continue
+                    found.append((name, family, method, seed, 100 if quick else part.m, 3 if quick else None))
+    return found
+
+
+def run(job: Job) -> dict[str, Any]:
+    """One method on one problem."""
+    part, name, method, seed, m, limit = job
+    family = FAMILIES[name]
+    problem = family.problem(seed)
+    tuner, plant = optimizer(method, family, problem, seed, m), family.plant(problem, seed)
+    values: list[float] = []
+    too_small = missed = False
+    start = time.perf_counter()
+    checking = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they warn about is counted
+        tuner.tell(problem.initial, plant(problem.initial))
+        while len(values) < (limit or family.experiments) and (trial := tuner.ask()) is not None:
+            values.append(problem.value(trial.params))
+            tuner.tell(trial, plant(trial.params))
+            before = time.perf_counter()
+            missed |= not trial.lower <= values[-1] <= trial.upper
+            too_small |= trial.norm < _local_norm(problem, family, trial.cube)
+            checking += time.perf_counter() - before
+        seconds = time.perf_counter() - start - checking
+        points = np.random.default_rng((seed, 3)).random((200, family.dim))
+        lower, upper = tuner.bounds(problem.domain.from_unit(points))
+        truth = problem.f(points)
+        missed |= bool(((truth < lower) | (truth > upper)).any())
+        best = problem.score(problem.value(tuner.best().params))
+    scores = np.maximum.accumulate([0.0, *(problem.score(v) for v in values)])
+    first = next((i for i, score in enumerate(scores) if score >= 0.95), "")
+    margins = [v - problem.threshold for v in values]
+    reached = [round(float(scores[min(n, len(values))]), 4) for n in (15, 30, 50)]
+    row: tuple[Any, ...] = (
+        part, name, method, seed, round(problem.f.norm, 4), len(values), sum(v < 0.0 for v in margins),
+        round(min([0.0, *margins]), 4), int(too_small), int(missed), *reached,
+        first, round(best, 4), "" if tuner.stop_reason is None else tuner.stop_reason.name.lower(), round(seconds, 2),
+    )  # fmt: skip
+    return dict(zip(FIELDS, row, strict=True))
+
+
+def _local_norm(problem: Any, family: Family, cube: Any) -> float:
+    """||f||_c as far as a grid shows it; 0, no statement, where a grid is hopeless or f is not in the model's space."""
+    if family.dim > 2 or family.model is not None or family.shape != "rkhs":
+        return 0.0
+    return float(problem.f.local_norm(cube, {1: 64, 2: 9}[family.dim])) * (1.0 - 1e-6)

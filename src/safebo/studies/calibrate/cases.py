@@ -1,0 +1,169 @@
+"""What the calibration study runs: families of problems, methods, and which of them meet in which part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from safebo.bounds import AbbasiYadkori, ConfidenceBound, MartingaleMixture, Paper
+from safebo.domain import LocalCubes
+from safebo.exceptions import InvalidValueError
+from safebo.kernels import RBF, Matern, StationaryKernel
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, Scenario
+from safebo.optimizer import SafeOptimizer
+from safebo.problems import RKHSProblem
+
+
+@dataclass(frozen=True)
+class Family:
+    """Random problems of one kind. The model's kernel is the true one unless it says otherwise."""
+
+    dim: int
+    kernel: StationaryKernel
+    norms: tuple[float, float]  # ||f|| is uniform in it
+    model: StationaryKernel | None = None
+    noise: float = 0.01
+    quantile: float = 0.3  # the threshold's quantile of f
+    shape: str = "rkhs"  # or "kink", "step": outside of every assumption
+    heavy_tails: bool = False
+    assumptions: bool = True  # whether f, kernel and noise are what the guarantee assumes
+    experiments: int = 30
+
+    def problem(self, seed: int) -> RKHSProblem:
+        """The problem of this seed."""
+        norm = float(np.random.default_rng((seed, 1)).uniform(*self.norms))
+        start = (self.quantile + 0.1, self.quantile + 0.2)
+        problem = RKHSProblem.sample(
+            self.dim, norm, seed, kernel=self.kernel, noise=self.noise, threshold_quantile=self.quantile, initial_quantiles=start
+        )
+        return problem if self.shape == "rkhs" else _bent(problem, self.shape)
+
+    def plant(self, problem: RKHSProblem, seed: int) -> Callable[[Any], float]:
+        """Noisy measurements: Gaussian, or Student's t with three degrees of freedom and the same standard deviation."""
+        rng = np.random.default_rng((seed, 2))
+        if not self.heavy_tails:
+            return lambda params: problem.value(params) + self.noise * float(rng.standard_normal())
+        return lambda params: problem.value(params) + self.noise / np.sqrt(3.0) * float(rng.standard_t(3.0))
+
+
+class _Bent:
+    """f plus something that no RKHS of a Matern 3/2 or smoother kernel contains, below the safe region's edge."""
+
+    def __init__(self, f: Any, threshold: float, shape: str):
+        self._f, self._threshold, self._shape = f, threshold, shape
+        self.kernel, self.dim, self.norm = f.kernel, f.dim, f.norm
+
+    def __call__(self, x: Any) -> Any:
+        values = self._f(x)
+        below = np.minimum(values - self._threshold, 0.0)
+        # a kink at the threshold (the slope triples), or a fall of half the norm's amplitude just beyond it
+        return values + 2.0 * below if self._shape == "kink" else np.where(below < 0.0, values - 0.1 * self.norm, values)
+
+    def local_norm(self, *_: Any, **__: Any) -> float:
+        """Not a member of the space."""
+        return float("inf")
+
+
+def _bent(problem: RKHSProblem, shape: str) -> RKHSProblem:
+    """The same safe region, start and optimum, with a kink or a step where it ends."""
+    return replace(problem, f=_Bent(problem.f, problem.threshold, shape))  # type: ignore[arg-type]
+
+
+M32, M52 = Matern(1.5, 0.1), Matern(2.5, 0.1)
+LOW, HIGH = (1.0, 10.0), (1.0, 30.0)
+
+FAMILIES: dict[str, Family] = {
+    "1-D, norm 1..10": Family(1, M32, LOW),
+    "1-D, norm 1..30": Family(1, M32, HIGH),
+    "1-D, norm 1..30, Matern 5/2": Family(1, M52, HIGH),
+    "1-D, norm 1..30, RBF": Family(1, RBF(0.1), HIGH),
+    "1-D, norm 1..30, noise 0.05": Family(1, M32, HIGH, noise=0.05),
+    "1-D, norm 1..30, threshold 10 %": Family(1, M32, HIGH, quantile=0.1),
+    "1-D, norm 1..30, threshold 50 %": Family(1, M32, HIGH, quantile=0.5),
+    "2-D, norm 1..10": Family(2, Matern(1.5, 0.2), LOW, experiments=60),
+    "2-D, norm 1..30": Family(2, Matern(1.5, 0.2), HIGH, experiments=60),
+    "3-D, norm 1..10": Family(3, Matern(1.5, 0.3), LOW, experiments=50),
+    "6-D, norm 1..10": Family(6, Matern(1.5, 0.6), LOW, experiments=50),
+    "wrong kernel: Matern 5/2 for 3/2": Family(1, M32, HIGH, model=M52, assumptions=False),
+    "wrong kernel: RBF for Matern 3/2": Family(1, M32, HIGH, model=RBF(0.1), assumptions=False),
+    "wrong kernel: Matern 3/2 for 5/2": Family(1, M52, HIGH, model=M32),
+    "lengthscale 1.5 times too long": Family(1, M32, HIGH, model=Matern(1.5, 0.15), assumptions=False),
+    "lengthscale 1.5 times too short": Family(1, M32, HIGH, model=Matern(1.5, 0.1 / 1.5)),
+    "kink at the limit": Family(1, M32, HIGH, shape="kink", assumptions=False),
+    "step at the limit": Family(1, M32, HIGH, shape="step", assumptions=False),
+    "heavy-tailed noise": Family(1, M32, HIGH, heavy_tails=True, assumptions=False),
+}
+
+BOUNDS: dict[str, ConfidenceBound] = {
+    "paper": Paper(),
+    "ay": AbbasiYadkori(),
+    "ay-noise": AbbasiYadkori("noise"),
+    "mixture": MartingaleMixture(),
+}
+ESTIMATORS = ("true", "scenario", "adaptive", "hoeffding")
+RULES = ("confidence", "union", "continuity")
+PLACES = ("local", "global")
+
+
+def optimizer(method: str, family: Family, problem: RKHSProblem, seed: int, m: int | None = None) -> SafeOptimizer:
+    """`estimator/bound/rule/place`, for example adaptive/mixture/confidence/local; or "default", the library's own."""
+    common: dict[str, Any] = {"kernel": family.model or family.kernel, "noise": family.noise, "seed": seed}
+    if method == "default":
+        return SafeOptimizer(problem.domain, problem.threshold, **common)
+    parts = method.split("/")
+    known = (ESTIMATORS, tuple(BOUNDS), RULES, PLACES)
+    if len(parts) != 4 or any(part not in names for part, names in zip(parts, known, strict=False)):
+        raise InvalidValueError(f"Unknown method {method!r}: estimator/bound/rule/place from {known}, or 'default'.")
+    estimator, bound, rule, place = parts
+    scenarios: dict[str, Any] = {} if m is None else {"m": m}
+    estimators: dict[str, Callable[[], NormEstimator]] = {
+        "true": lambda: Fixed(problem.f.norm),
+        "scenario": lambda: Scenario(**scenarios),
+        "adaptive": lambda: AdaptiveScenario(**scenarios),
+        "hoeffding": lambda: Hoeffding(**scenarios),
+    }
+    norm = estimators[estimator]()
+    cubes = LocalCubes(n=5, delta=0.1) if place == "local" else None
+    published = bound == "paper"  # what was published leaves norms unchallenged
+    return SafeOptimizer(
+        problem.domain,
+        problem.threshold,
+        norm=norm,
+        bound=BOUNDS[bound],
+        safe_set=rule,
+        cubes=cubes,
+        falsify=not published,
+        **common,
+    )
+
+
+YARDSTICK = "true/paper/confidence/global"  # SafeOpt told the true norm
+
+COMBINATIONS = [f"{e}/{b}/{r}/{p}" for p in reversed(PLACES) for e in ESTIMATORS for b in BOUNDS for r in RULES]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Methods on families, with this many runs each."""
+
+    families: tuple[str, ...]
+    methods: tuple[str, ...]
+    runs: int
+    m: int | None = None  # scenarios, where fewer than the default make a large table affordable
+
+
+_ONE = ("1-D, norm 1..10", "1-D, norm 1..30")
+_REST = tuple(name for name, f in FAMILIES.items() if f.dim == 1 and name not in _ONE)
+_PUBLISHED = "scenario/paper/confidence/local"
+PARTS: dict[str, Part] = {
+    "main": Part(_ONE, ("default", YARDSTICK, "true/mixture/confidence/global"), 300),
+    "published": Part(_ONE, (_PUBLISHED, "scenario/paper/union/local", "scenario/paper/confidence/global"), 100),
+    "conditions": Part(_REST, ("default", YARDSTICK), 60),
+    "2-D": Part(("2-D, norm 1..10", "2-D, norm 1..30"), ("default", YARDSTICK), 30),
+    "3-D": Part(("3-D, norm 1..10",), ("default", YARDSTICK), 10),
+    "6-D": Part(("6-D, norm 1..10",), ("default", YARDSTICK), 4),
+    "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),
+}

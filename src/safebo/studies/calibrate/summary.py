@@ -1,0 +1,117 @@
+"""From the rows of the calibration study to its table, its numbers and its picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from safebo.studies.calibrate.cases import FAMILIES, PARTS, YARDSTICK
+from safebo.studies.common import Row, provenance, rate_interval, write_json
+
+
+def write_summary(rows: list[Row], out: Path, quick: bool) -> list[Row]:
+    """table.md, summary.json and, for the parts that have one, pareto.png."""
+    lines = summarise(rows)
+    write_json(out / "summary.json", {**provenance(seeds="0, 1, 2, ...", quick=quick), "rows": lines})
+    (out / "table.md").write_text(table(lines))
+    if lines:
+        picture(lines, out / "pareto.png")
+    return lines
+
+
+def summarise(rows: list[Row]) -> list[Row]:
+    """One line per part, family and method, in the order of the study."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["part"], row["family"], row["method"]), []).append(row)
+    lines = []
+    for (part, family, method), mine in groups.items():
+        n = len(mine)
+        unsafe = sum(int(r["unsafe"]) > 0 for r in mine)
+        firsts = sorted(float(r["first_solved"] or np.inf) for r in mine)
+        median = firsts[(n - 1) // 2]
+        lines.append(
+            {
+                "part": part,
+                "family": family,
+                "method": method,
+                "assumptions": FAMILIES[family].assumptions,
+                "runs": n,
+                "unsafe_runs": unsafe,
+                "unsafe_rate_95": [round(v, 4) for v in rate_interval(unsafe, n)],
+                "unsafe_experiments": sum(int(r["unsafe"]) for r in mine),
+                "worst_violation": min(float(r["worst"]) for r in mine),
+                "norm_too_small": sum(int(r["norm_too_small"]) for r in mine),
+                "interval_missed": sum(int(r["interval_missed"]) for r in mine),
+                **{f"score_{k}": round(float(np.mean([float(r[f"score_{k}"]) for r in mine])), 3) for k in (15, 30, 50)},
+                "solved": sum(np.isfinite(firsts)),
+                "solved_rate_95": [round(v, 3) for v in rate_interval(int(np.isfinite(firsts).sum()), n)],
+                "median_experiments_to_95": median if np.isfinite(median) else None,
+                "seconds": round(float(np.mean([float(r["seconds"]) for r in mine])), 2),
+            }
+        )
+    return lines
+
+
+def table(lines: list[Row]) -> str:
+    """Markdown, one table per part."""
+    text = [
+        "Unsafe: runs with an unsafe experiment, with the exact 95 % interval of the rate. Solved: runs that measured a point",
+        "within 5 % of the reachable optimum. Median: experiments until then. Norm, interval: runs in which the norm of a",
+        "certificate was below the true local norm, or an interval missed the truth.",
+        "",
+    ]
+    for part in PARTS:
+        mine = [line for line in lines if line["part"] == part]
+        if not mine:
+            continue
+        text += [
+            f"## {part}",
+            "",
+            "| problems | method | runs | unsafe | 95 % | norm | interval | score 15 / 30 / 50 | solved | median | s |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
+        ]
+        for line in mine:
+            low, high = line["unsafe_rate_95"]
+            median = "-" if line["median_experiments_to_95"] is None else f"{line['median_experiments_to_95']:g}"
+            text.append(
+                f"| {line['family']} | {line['method']} | {line['runs']} | {line['unsafe_runs']} "
+                f"| {100 * low:.1f}..{100 * high:.1f} % | {line['norm_too_small']} | {line['interval_missed']} "
+                f"| {line['score_15']:.2f} / {line['score_30']:.2f} / {line['score_50']:.2f} "
+                f"| {100 * line['solved'] / line['runs']:.0f} % | {median} | {line['seconds']:.1f} |"
+            )
+        text.append("")
+    return "\n".join(text)
+
+
+def picture(lines: list[Row], path: Path) -> None:
+    """Safety against progress for the 1-D families: the lower right corner is where one wants to be."""
+    from safebo.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, dress, legend, new_figure
+
+    wanted = [f for f, family in FAMILIES.items() if family.dim == 1][:2]
+    figure = new_figure(11.0, 5.0)
+    colours = {"true": GREY, "scenario": VERMILLION, "adaptive": BLUE, "hoeffding": PURPLE, "default": GREEN}
+    for i, family in enumerate(wanted):
+        axes = figure.add_subplot(1, len(wanted), i + 1)
+        dress(axes)
+        seen: set[str] = set()
+        for line in lines:
+            if line["family"] != family:
+                continue
+            estimator = line["method"].split("/")[0]
+            local = line["method"] == "default" or line["method"].endswith("local")
+            x, y = 100.0 * line["solved"] / line["runs"], 100.0 * line["unsafe_runs"] / line["runs"]
+            key = f"{estimator}, {'local' if local else 'global'}" if estimator != "default" else "library default"
+            special = line["method"] in ("default", YARDSTICK)
+            axes.plot(
+                x, y, "*" if special else ("o" if local else "s"), ms=14 if special else 7, alpha=1.0 if special else 0.65,
+                color=ORANGE if line["method"] == YARDSTICK else colours[estimator], mec="black" if special else "white", mew=0.8,
+                label=("SafeOpt told the norm" if line["method"] == YARDSTICK else key) if key not in seen or special else "_",
+            )  # fmt: skip
+            seen.add(key)
+        axes.set(title=family, xlabel="runs solved [%]", ylabel="runs with an unsafe experiment [%]", xlim=(-3, 103))
+        axes.set_yscale("symlog", linthresh=1.0)
+        axes.set_ylim(-0.2, 100)
+    legend(figure)
+    figure.savefig(path, dpi=120)
