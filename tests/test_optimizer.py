@@ -484,7 +484,7 @@ def test_best_has_the_largest_certified_lower_bound(multi):
         assert best.lower <= best.mean <= best.upper
         assert opt.is_safe(best.params).all()
         low, high = opt.bounds(best.params)
-        assert low[0] >= best.lower - 1e-12 and high[0] <= best.upper + 1e-12
+        assert low[0] >= best.lower - 1e-9 and high[0] <= best.upper + 1e-9
 
     bench.run(opt, 5, check)
     assert opt.best().lower > opt.state.outputs[0].lower_limit
@@ -902,7 +902,7 @@ def test_screened_trials_are_certified_with_the_norm(screening, multi):
 
 def test_screening_with_the_norm_itself_finds_the_same_first_trial():
     bench = BENCHES[1]
-    settings = {"norm": SMALL, "falsify": False}
+    settings = {"norm": SMALL, "falsify": False, "acquisition": "paper"}  # what screening ranks by
     screened, plain = bench.optimizer(screening=SMALL, **settings), bench.optimizer(**settings)
     assert replace(screened.ask(), refutations=()) == replace(plain.ask(), refutations=())
     bench.run(screened, 8)

@@ -273,7 +273,7 @@ def test_a_higher_threshold_never_enlarges_the_safe_set(threshold, shift, value,
     sizes = []
     for h in (threshold - shift, threshold):
         opt = SafeOptimizer(
-            Box.unit(1), h, norm=Fixed(4.0), cubes=None, points_per_axis=31, kernel=Matern(1.5, 0.3), falsify=False
+            Box.unit(1), h, norm=Fixed(9.0), cubes=None, points_per_axis=31, kernel=Matern(1.5, 0.3), falsify=False
         )
         opt.tell([x], threshold + value)
         sizes.append(opt.subdomains()[0].safe)
