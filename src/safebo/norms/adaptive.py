@@ -43,7 +43,7 @@ _PER_AXIS = {1: 16, 2: 9, 3: 5}  # nodes that tell the restricted norm of the ou
 class AdaptiveScenario:
     """Algorithm 3 with the scale of the random functions learned from all data, and centres around the sub-domain."""
 
-    m: int = 500
+    m: int = 250
     gamma: float = 0.1
     kappa: float = 0.01
     alpha_bar: float = 1.0
