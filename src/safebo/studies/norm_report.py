@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-LENGTHS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (21, 99))  # samples in the sub-domain
-SIZES = ((0.0, 0.75), (0.75, 1.5), (1.5, 2.5), (2.5, 4.0), (4.0, 1e9))  # mean edge in lengthscales
+OPEN = 10**6  # no upper end
+LENGTHS = ((1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (21, OPEN))  # samples in the sub-domain
+SIZES = ((0.0, 0.75), (0.75, 1.5), (1.5, 2.5), (2.5, 4.0), (4.0, OPEN))  # mean edge in lengthscales
 
 EXPLANATION = (
     "relative errors, estimate / local norm - 1, of level 0.5 on held-out functions: quantiles, median size, root mean square of "
@@ -35,7 +36,7 @@ def write(out: Path, data: Histories, found: FloatArray, losses: list[list[float
         {
             "provenance": origin,
             "data": statistics(data),
-            "training": {"epochs": len(losses), "loss": losses[-1][1], "validation": losses[-1][2], "lowest": best[2]},
+            "training": {"epochs": len(losses), "best_epoch": best[0], "loss": best[1], "validation": best[2]},
             "explanation": EXPLANATION,
             "errors": rows,
         },
@@ -71,11 +72,15 @@ def table(data: Histories, found: FloatArray) -> list[dict[str, Any]]:
         mine, label = (used, "all") if name is None else (used & (data.family == name)[:, None], name)
         for low, high in LENGTHS:
             inside = mine & (length >= low) & (length <= high)
-            rows.append(_row(f"{label}, {low} to {high} samples", inside, data, found))
+            rows.append(_row(f"{label}, {_range(low, high)} samples", inside, data, found))
         for start, stop in SIZES:
             inside = mine & (size >= start) & (size < stop)
-            rows.append(_row(f"{label}, edge {start:g} to {stop:g} lengthscales", inside, data, found))
+            rows.append(_row(f"{label}, edge {_range(start, stop)} lengthscales", inside, data, found))
     return [row for row in rows if row["samples"]]
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:g} or more" if high == OPEN else f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def _row(name: str, where: NDArray[np.bool_], data: Histories, found: FloatArray) -> dict[str, Any]:
@@ -105,8 +110,10 @@ def figure(path: Path, data: Histories, found: FloatArray) -> None:
         picture = new_figure(9.0, 3.6)
         panels = picture.subplots(1, 2, sharey=True)
         titles = ("1-D, Matérn 3/2 (the paper's functions)", "other kernels, lengthscales, dimensions")
-        for ax, title, mine in zip(panels, titles, (used & first, used & ~first), strict=True):
-            steps = [s for s in range(data.counts.shape[1]) if mine[:, s].sum() >= 20]
+        paper, rest = used & first, used & ~first
+        for ax, title, mine in zip(panels, titles, (paper, rest), strict=True):
+            several = 1 + (mine is rest)  # from a length on there is only one family left, which says little about the others
+            steps = [s for s in range(data.counts.shape[1]) if len(np.unique(data.family[mine[:, s]])) >= several]
             curves = {"5": [], "50": [], "95": [], "careful": [], "plain": []}  # type: dict[str, list[float]]
             for s in steps:
                 here = mine[:, s]

@@ -28,6 +28,7 @@ from safebo.studies.common import provenance
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+Arrays = dict[str, NDArray[Any]]
 
 STAGES = ("data", "train", "report", "all")
 EPOCHS, QUICK_EPOCHS = 100, 8
@@ -35,6 +36,7 @@ BATCH = 512  # histories
 RATE = 1e-2  # of Adam, as in the paper; here it falls to a hundredth along a cosine
 EVERY = 5  # epochs between checkpoints
 HELD_OUT = 0.2  # of the functions
+BLUR = 0.15  # standard deviation added to the context while training: size and noise would tell single functions apart
 
 
 def main(out: Path, *, quick: bool = False, jobs: int = 0, seed: int = 0, stage: str = "all") -> None:
@@ -42,7 +44,7 @@ def main(out: Path, *, quick: bool = False, jobs: int = 0, seed: int = 0, stage:
     if stage not in STAGES:
         raise InvalidValueError(f"The stage must be one of {STAGES}, got {stage!r}.")
     if stage != "data":
-        _torch(jobs)
+        _torch().set_num_threads(1)  # matrices of 20 columns: a second thread was measured to cost more than it gives
     families = norm_data.quick_families() if quick else norm_data.FAMILIES
     if stage in ("data", "all"):
         made = norm_data.generate(out / "data", families, seed=seed, jobs=jobs)
@@ -116,14 +118,12 @@ def assemble(shards: dict[str, dict[str, NDArray[Any]]], seed: int) -> Histories
 # -- training ------------------------------------------------------------------------------------------------------------
 
 
-def _torch(jobs: int = 0) -> Any:
+def _torch() -> Any:
     """The torch module, or an error that says how to install it."""
     try:
         import torch
     except ImportError as error:
         raise MissingExtraError(f"Training the norm estimator needs torch ({error}): pip install 'safebo[torch]'.") from error
-    if jobs:
-        torch.set_num_threads(jobs)
     return torch
 
 
@@ -169,14 +169,21 @@ class Model:
             module.head.bias.copy_(torch.as_tensor(np.maximum(np.quantile(data.target[data.counts], LEVELS), 0.02)))
         return cls(module, low, high)
 
-    def __call__(self, data: Histories, rows: NDArray[np.intp], steps: int) -> Any:
-        """Predictions (rows, steps, levels) as a torch tensor."""
+    def __call__(self, data: Histories, rows: NDArray[np.intp], steps: int, rng: np.random.Generator | None = None) -> Any:
+        """Predictions (rows, steps, levels) as a torch tensor; with a generator the context is blurred."""
         torch = _torch()
         context = 2.0 * (np.clip(data.context[rows], self.low, self.high) - self.low) / (self.high - self.low) - 1.0
+        if rng is not None:
+            context = context + BLUR * rng.standard_normal(context.shape)
         inputs = (data.growth[rows, :steps], data.density[rows, :steps], context.astype(np.float32))
         return self.module(*(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs))
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def load(self, arrays: Arrays) -> None:
+        """Take the weights over."""
+        torch = _torch()
+        self.module.load_state_dict({name: torch.from_numpy(arrays[name]) for name in self.module.state_dict()})
+
+    def arrays(self) -> Arrays:
         """What a weights file holds."""
         found = {name: value.detach().numpy().copy() for name, value in self.module.state_dict().items()}
         return {
@@ -195,40 +202,47 @@ def batches(length: NDArray[np.int64], rng: np.random.Generator | None) -> list[
     return found if rng is None else [found[i] for i in rng.permutation(len(found))]
 
 
-def loss_of(model: Model, data: Histories, rows: NDArray[np.intp]) -> tuple[Any, int]:
+def loss_of(model: Model, data: Histories, rows: NDArray[np.intp], rng: np.random.Generator | None = None) -> tuple[Any, int]:
     """Sum of the pinball losses of a batch over all levels, and the number of samples in it."""
     torch = _torch()
     steps = int(data.length[rows].max())
     level = torch.tensor(LEVELS)
-    error = torch.from_numpy(data.target[rows, :steps])[:, :, None] - model(data, rows, steps)
+    error = torch.from_numpy(data.target[rows, :steps])[:, :, None] - model(data, rows, steps, rng)
     loss = torch.maximum(level * error, (level - 1.0) * error)
     counts = torch.from_numpy(data.counts[rows, :steps])
     return loss[counts].sum(), int(counts.sum())
 
 
 def train(data: Histories, out: Path, *, epochs: int, seed: int) -> tuple[Model, list[list[float]]]:
-    """Adam over all epochs, from the last checkpoint if there is one; returns (epoch, training, validation loss) as well."""
+    """Adam over all epochs, from the last checkpoint if there is one; the weights of the epoch with the lowest validation loss.
+
+    Returns (epoch, training loss, validation loss) of all epochs as well.
+    """
     torch = _torch()
     fit, rest = data.part(~data.held_out), data.part(data.held_out)
     model = Model.fresh(fit, seed)
     optimizer = torch.optim.Adam(model.module.parameters(), lr=RATE)
     schedule = {"epochs": epochs, "seed": seed, "histories": len(fit.length), "steps": int(fit.length.sum())}
     checkpoint = out / "checkpoint.safetensors"
-    losses = _restore(checkpoint, model, optimizer, schedule)
+    losses, best = _restore(checkpoint, model, optimizer, schedule)
     for epoch in range(len(losses), epochs):
         optimizer.param_groups[0]["lr"] = RATE * (0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * epoch / epochs)))
         total, samples = 0.0, 0
-        for rows in batches(fit.length, np.random.default_rng([seed, 2, epoch])):
-            loss, count = loss_of(model, fit, rows)
+        rng = np.random.default_rng([seed, 2, epoch])
+        for rows in batches(fit.length, rng):
+            loss, count = loss_of(model, fit, rows, rng)
             optimizer.zero_grad()
             (loss / max(count, 1)).backward()
             torch.nn.utils.clip_grad_norm_(model.module.parameters(), 1.0)
             optimizer.step()
             total, samples = total + float(loss.detach()), samples + count
         losses.append([epoch + 1, total / samples, validation_loss(model, rest)])
+        if losses[-1][2] <= min(entry[2] for entry in losses):
+            best = model.arrays()
         if (epoch + 1) % EVERY == 0 or epoch + 1 == epochs:
-            _save(checkpoint, model, optimizer, schedule, losses)
+            _save(checkpoint, model, best, optimizer, schedule, losses)
             print(f"epoch {epoch + 1}: training {losses[-1][1]:.5f}, validation {losses[-1][2]:.5f}", flush=True)
+    model.load(best)
     return model, losses
 
 
@@ -244,7 +258,7 @@ def predict(weights: Path, data: Histories) -> FloatArray:
     torch = _torch()
     arrays = _read(weights)[0]
     model = Model(network(), arrays["context.low"].astype(np.float64), arrays["context.high"].astype(np.float64))
-    model.module.load_state_dict({name: torch.from_numpy(arrays[name]) for name in model.module.state_dict()})
+    model.load(arrays)
     found = np.zeros((*data.growth.shape, len(LEVELS)))
     with torch.no_grad():
         for rows in batches(data.length, None):
@@ -268,34 +282,33 @@ def _losses(path: Path) -> list[list[float]]:
     return found
 
 
-def _save(path: Path, model: Model, optimizer: Any, schedule: dict[str, Any], losses: list[list[float]]) -> None:
-    """Weights and the state of Adam."""
-    arrays = model.arrays()
+def _save(path: Path, model: Model, best: Arrays, optimizer: Any, schedule: dict[str, Any], losses: list[list[float]]) -> None:
+    """The latest weights, the best ones and the state of Adam."""
+    arrays = {**model.arrays(), **{f"best.{name}": array for name, array in best.items()}}
     for number, state in optimizer.state_dict()["state"].items():
         arrays.update({f"adam.{number}.{key}": np.asarray(value) for key, value in state.items()})
     _write(path, arrays, {"schedule": schedule, "losses": losses})
 
 
-def _restore(path: Path, model: Model, optimizer: Any, schedule: dict[str, Any]) -> list[list[float]]:
-    """Continue from a checkpoint of the same schedule and data; the losses so far."""
+def _restore(path: Path, model: Model, optimizer: Any, schedule: dict[str, Any]) -> tuple[list[list[float]], Arrays]:
+    """Continue from a checkpoint of the same schedule and data; the losses so far and the best weights."""
     if not path.exists():
-        return []
+        return [], model.arrays()
     torch = _torch()
     arrays, content = _read(path)
     if content["schedule"] != schedule:
-        return []
-    model.module.load_state_dict({name: torch.from_numpy(arrays[name]) for name in model.module.state_dict()})
+        return [], model.arrays()
+    model.load(arrays)
     state: dict[int, dict[str, Any]] = {}
     for name, array in arrays.items():
         if name.startswith("adam."):
             _, number, key = name.split(".")
             state.setdefault(int(number), {})[key] = torch.from_numpy(array)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    losses: list[list[float]] = content["losses"]
-    return losses
+    return content["losses"], {name[5:]: array for name, array in arrays.items() if name.startswith("best.")}
 
 
-def _write(path: Path, arrays: dict[str, NDArray[Any]], content: dict[str, Any]) -> None:
+def _write(path: Path, arrays: Arrays, content: dict[str, Any]) -> None:
     from safetensors.numpy import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -304,7 +317,7 @@ def _write(path: Path, arrays: dict[str, NDArray[Any]], content: dict[str, Any])
     partial.replace(path)
 
 
-def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def _read(path: Path) -> tuple[Arrays, dict[str, Any]]:
     from safetensors import safe_open
 
     if not path.exists():
