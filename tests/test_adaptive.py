@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -198,6 +200,57 @@ def test_a_revised_norm_replaces_intervals_that_were_too_narrow(bound):
         known.tell(sample.point, *sample.values)
     points = np.linspace(0.0, 1.0, 30)[:, None]
     np.testing.assert_allclose(opt.bounds(points), known.bounds(points), rtol=1e-9)
+
+
+class Spreading:
+    """A norm that follows the largest measurement anywhere."""
+
+    gamma, kappa, revises = 0.1, 0.01, True
+
+    def estimate(self, query):
+        return 9.0 + float(np.abs(query.everything[1]).max())
+
+
+@pytest.mark.parametrize("screening", [None, Fixed(9.0)], ids=["plain", "screened"])
+def test_what_is_learned_elsewhere_reaches_sub_domains_without_new_samples(screening):
+    """Every certificate carries a norm that fits all samples so far, not only those when its sub-domain was last measured in."""
+    opt = SafeOptimizer(
+        Box.unit(1), -9.0, norm=Spreading(), cubes=LocalCubes(2, 0.1), points_per_axis=50, falsify=False, screening=screening
+    )
+    opt.tell([0.1], 0.5)
+    opt.tell([0.9], 0.5)
+    used = []
+    for _ in range(8):
+        trial = opt.ask()
+        largest = max(abs(v) for sample in opt.state.samples for v in sample.values)
+        used.append((trial.norm, 9.0 + largest))
+        opt.tell(trial, 0.5 + 4.0 * trial.x[0])
+    assert all(norm >= needed - 1e-9 for norm, needed in used)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1000), budget=st.sampled_from([0, 10**9]))
+def test_a_revising_optimizer_is_rebuilt_from_its_state(seed, budget):
+    """Same trials after a restart in the middle, with grids kept or dropped."""
+    problem = RKHSProblem.sample(1, 25.0, seed)
+    plant = problem.plant(seed)
+
+    def fresh():
+        return SafeOptimizer(
+            problem.domain, problem.threshold, norm=AdaptiveScenario(m=60, gamma=0.2, kappa=0.1), cubes=LocalCubes(2, 0.1),
+            points_per_axis=60, memory_budget=budget, bound=AbbasiYadkori() if seed % 2 else MartingaleMixture(),
+        )  # fmt: skip
+
+    opt = fresh()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt.tell(problem.initial, plant(problem.initial))
+        for _ in range(5):
+            trial = opt.ask()
+            if trial is None:
+                return
+            assert trial == SafeOptimizer.from_json(opt.state.to_json()).ask()
+            opt.tell(trial, plant(trial.params))
 
 
 def test_optimizer_with_it_survives_json_and_stays_safe():

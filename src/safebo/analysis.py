@@ -1,6 +1,7 @@
 """The analysis of one step: from the state and the committed sub-domains to the next candidate. Pure functions (Alg. 4, l. 3-7).
 
-Only sub-domains that a new sample touches are recomputed; the others are taken over as they are.
+Only sub-domains that a new sample touches are recomputed; the others are taken over as they are, unless a norm estimator learns
+from all samples (`revises`) and raises their norm.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ SubDomains = dict[Cube, SubDomain]
 # Grid points over all sub-domains up to which the last search for something worth measuring is exhaustive (seconds). Beyond,
 # the sub-domains' own uncertainty decides, so that no run stops before the paper's would.
 _SEARCHED = 1_000_000
+
+# A norm that samples elsewhere raise by less is left as it is: that is the noise of the random functions.
+_NOTICEABLE = 1.02
 
 Estimates = list[tuple[int, tuple[float, ...]]]  # (cube number, raw norm estimate per output)
 Choice = tuple[Cube, Candidate] | None
@@ -83,11 +87,18 @@ def _update(
     order = settings.locality.cubes(x)
     drafts: dict[Cube, Draft] = {}
     estimates: Estimates = []
+    revises = _revises(settings)
     for position, cube in enumerate(order):
         raw = None if recorded is None else recorded.get(position)
-        if raw is not None or (recorded is None and only in (None, cube) and _touched(cube, base, x)):
-            drafts[cube] = prepare(cube, base.get(cube), rules, x, values, inside, (settings.seed, step), raw)
-            estimates.append((position, drafts[cube].raw))
+        touched = recorded is None and only in (None, cube) and _touched(cube, base, x)
+        stale = recorded is None and only in (None, cube) and not touched and revises and cube in base
+        if raw is None and not touched and not stale:
+            continue
+        draft = prepare(cube, base.get(cube), rules, x, values, inside, (settings.seed, step), raw)
+        current = _raised(draft, base[cube]) if stale else draft
+        if current is not None:
+            drafts[cube] = current
+            estimates.append((position, current.raw))
     lower_bounds = _enclosed_lower_bounds(list(drafts.values()))
     result: SubDomains = {}
     refutations: list[Refutation] = []
@@ -109,6 +120,19 @@ def _touched(cube: Cube, base: Mapping[Cube, SubDomain], x: FloatArray) -> bool:
     return (0 if known is None else len(known.rows)) < int(cube.contains(x).sum())
 
 
+def _revises(settings: Settings) -> bool:
+    """Whether a norm estimator learns from samples outside of a sub-domain."""
+    return any(getattr(o.norm, "revises", False) for o in settings.outputs)
+
+
+def _raised(draft: Draft, before: SubDomain) -> Draft | None:
+    """The draft of a sub-domain without new samples, if what was learned elsewhere raises one of its norms, else None."""
+    norms = [o.norm for o in before.outputs]
+    if not any(raw > _NOTICEABLE * norm for raw, norm in zip(draft.raw, norms, strict=True)):
+        return None
+    return replace(draft, raw=tuple(max(raw, norm) for raw, norm in zip(draft.raw, norms, strict=True)))
+
+
 def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates, list[Refutation], Choice]:
     """Rank the touched sub-domains with the screening norm and certify them one by one (appendix "Role of the RNN").
 
@@ -122,7 +146,7 @@ def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates,
     ranked.sort(key=lambda pair: -pair[1].uncertainty if pair[1] is not None else np.inf)
     current, estimates, refutations = committed, list[tuple[int, tuple[float, ...]]](), list[Refutation]()
     for cube, wanted in ranked:
-        if cube in screened:
+        if cube in screened or _revises(state.settings):
             current, found, events = _update(state, current, state.step, only=cube)
             estimates.extend(found)
             refutations.extend(events)

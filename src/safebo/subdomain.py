@@ -171,7 +171,8 @@ def conclude(
         halves.append(formed.half_width / np.sqrt(output.kernel.outputscale))
         events.extend(found)
     uncertainty = halves[0] if len(halves) == 1 else np.maximum.reduce(halves)
-    restarted = bool(events)
+    old_norms = [np.inf] * len(states) if draft.previous is None else [o.norm for o in draft.previous.outputs]
+    restarted = bool(events) or any(new.norm > old for new, old in zip(states, old_norms, strict=True))
     old_safe = np.zeros(grid.size, dtype=bool)
     if draft.previous is not None and not restarted:
         old_safe = draft.previous.safe_mask(grid.size)
