@@ -17,7 +17,7 @@ from safebo.exceptions import InvalidValueError, MissingExtraError
 from safebo.norms.scenario import make_query
 from safebo.rkhs import random_function
 from safebo.studies import reproduce
-from safebo.studies.reproduce import figure, locality, norm_ratio, random_functions, tightness
+from safebo.studies.reproduce import figure, locality, norm_ratio, random_functions
 
 NAMES = [
     "intro", "random-functions", "norm-ratio", "toy", "cubes", "tightness", "locality", "scenario-time", "scenario-ablation",
@@ -237,15 +237,6 @@ def test_drawn_random_functions_are_those_of_the_scenario_bound(t):
     np.testing.assert_allclose([rho.norm for rho in drawn], family.norms(query)[:20], rtol=1e-3)
     for rho in drawn:
         np.testing.assert_allclose(rho(x), f(x), atol=0.1)
-
-
-def test_tail_range_is_the_smaller_hoeffding_bound():
-    kernel, rng = Matern(1.5, 0.1), np.random.default_rng(0)
-    x, y = rng.random((10, 1)), rng.normal(size=10)
-    query = make_query(x, y, kernel, 0.01, [0.0], [1.0], 3)
-    tail, whole = tightness.TailRange(m=500), tightness.Hoeffding(m=500)
-    head = np.abs(query.posterior.weights).sum() * math.sqrt(math.log(10.0) / 1000.0)
-    assert whole.estimate(query) - tail.estimate(query) == pytest.approx(head)
 
 
 def test_the_function_of_the_locality_figure_has_its_norm():

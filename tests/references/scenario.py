@@ -122,12 +122,9 @@ def hoeffding_range(
     alpha_bar: float,
     outputscale: float = 1.0,
 ) -> tuple[float, float]:
-    """(a, b): norm of the data's interpolant, and sqrt(s_f^2) (sum |w_i| + T abar).
+    """(a, b): norm of the data's interpolant (the posterior mean at sigma^2), and a + s_f T abar.
 
-    The interpolant is the posterior mean at sigma^2, w = (K + sigma^2 I)^-1 y its coefficients;
-    b follows from c'Kc <= s_f^2 (sum |c|)^2.
+    rho = interpolant of y + (tail - interpolant of the tail's values), the second term at most as large as the tail.
     """
-    w = np.linalg.solve(kernel(X, X) + sigma**2 * np.eye(len(X)), y)
-    T = len(tails[0][1])
-    largest = math.sqrt(outputscale) * (float(np.sum(np.abs(w))) + T * alpha_bar)
-    return mean_norm(kernel, X, y, sigma**2), largest
+    smallest = mean_norm(kernel, X, y, sigma**2)
+    return smallest, smallest + math.sqrt(outputscale) * len(tails[0][1]) * alpha_bar

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from safebo.norms.base import NormQuery, count, positive, probability
 from safebo.norms.scenario import RandomFunctions
 
 
 @dataclass(frozen=True)
 class Hoeffding:
-    """B = mean of m random norms + sqrt(log(1/gamma) (b - a)^2 / (2 m)).
+    """B = mean of m random norms + sqrt(log(1/gamma) / (2 m)) (b - a).
 
-    [a, b] is the range of the random norms: a the norm of the interpolant of the data, b = sqrt(k(0)) (sum of its absolute
-    coefficients + T alpha_bar), since |k| <= k(0). The bound is on the EXPECTED random norm; that this exceeds the norm of the
-    unknown function is the assumption of the 2024 paper.
+    [a, b] is the range of the random norms. A random function is the interpolant of the data plus what remains of its tail after
+    interpolating the tail's own values at the samples. That remainder is no larger than the tail, whose norm is at most
+    sqrt(k(0)) T alpha_bar, so with a the norm of the interpolant b - a = sqrt(k(0)) T alpha_bar. The bound is on the EXPECTED
+    random norm; that this exceeds the norm of the unknown function is the assumption of the 2024 paper.
     """
 
     m: int = 1000
@@ -39,9 +38,6 @@ class Hoeffding:
     def estimate(self, query: NormQuery) -> float:
         """The bound for one sub-domain."""
         functions = RandomFunctions(self.m, self.alpha_bar, self.centres)
-        norms = functions.norms(query)
         tail = functions.tail_size(query.width, query.posterior.size)
-        smallest = query.posterior.mean_norm
-        largest = math.sqrt(query.kernel.outputscale) * (float(np.abs(query.posterior.weights).sum()) + tail * self.alpha_bar)
-        spread = max(largest - smallest, 0.0)
-        return float(norms.mean()) + math.sqrt(math.log(1.0 / self.gamma) / (2.0 * self.m)) * spread
+        spread = math.sqrt(query.kernel.outputscale) * tail * self.alpha_bar
+        return float(functions.norms(query).mean()) + math.sqrt(math.log(1.0 / self.gamma) / (2.0 * self.m)) * spread
