@@ -1,7 +1,7 @@
 """The analysis of one step: from the state and the committed sub-domains to the next candidate. Pure functions (Alg. 4, l. 3-7).
 
-Only sub-domains that a new sample touches are recomputed; the others are taken over as they are, unless a norm estimator learns
-from all samples (`revises`) and raises their norm.
+Only sub-domains that a new sample touches are recomputed; the others are taken over as they are. Where the norm estimator learns
+from all samples (`revises`), those that the choice rests on are brought up to date too.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ def rules_of(settings: Settings) -> Rules:
 def analyse(state: State, committed: SubDomains) -> Analysis:
     """The next candidate and everything behind it, or why there is none."""
     if state.settings.screening is None:
-        subdomains, estimates, refutations = _update(state, committed, state.step)
-        choice = _choose(subdomains, _best_lower(subdomains), state.settings)
+        subdomains, estimates, refutations, choice = _revise(state, committed, *_update(state, committed, state.step))
     else:
         subdomains, estimates, refutations, choice = _screen(state, committed)
     best_lower = _best_lower(subdomains)
@@ -66,10 +65,14 @@ def analyse(state: State, committed: SubDomains) -> Analysis:
 
 def repeat(state: State, committed: SubDomains, record: NormRecord) -> SubDomains:
     """The sub-domains after a recorded analysis, in the order in which it treated them, without estimating norms again."""
-    if state.settings.screening is None:
-        return _update(state, committed, record.step, record)[0]
-    result = committed
-    for entry in record.estimates:  # screening certifies one sub-domain at a time
+    result, entries = committed, list(record.estimates)
+    if state.settings.screening is None:  # those with new samples together, then the revised ones
+        x = state.x()[: record.step]
+        order = state.settings.locality.cubes(x)
+        together = [entry for entry in entries if _touched(order[entry[0]], committed, x)]
+        result = _update(state, result, record.step, NormRecord(record.step, tuple(together)))[0]
+        entries = [entry for entry in entries if entry not in together]
+    for entry in entries:  # screening certifies one sub-domain at a time
         result = _update(state, result, record.step, NormRecord(record.step, (entry,)))[0]
     return result
 
@@ -79,7 +82,8 @@ def _update(
 ) -> tuple[SubDomains, Estimates, list[Refutation]]:
     """Sub-domains after `step` samples.
 
-    With a record exactly its sub-domains are recomputed, with its estimates; `only` restricts a fresh computation to one of them.
+    With a record exactly its sub-domains are recomputed, with its estimates. `only` restricts a fresh computation to one of them,
+    which may then be one without new samples: it changes if its norm rises.
     """
     settings, rules = state.settings, rules_of(state.settings)
     x, values, inside = state.x()[:step], state.values()[:step], state.inside()[:step]
@@ -87,11 +91,10 @@ def _update(
     order = settings.locality.cubes(x)
     drafts: dict[Cube, Draft] = {}
     estimates: Estimates = []
-    revises = _revises(settings)
     for position, cube in enumerate(order):
         raw = None if recorded is None else recorded.get(position)
         touched = recorded is None and only in (None, cube) and _touched(cube, base, x)
-        stale = recorded is None and only in (None, cube) and not touched and revises and cube in base
+        stale = recorded is None and only == cube and not touched and cube in base
         if raw is None and not touched and not stale:
             continue
         draft = prepare(cube, base.get(cube), rules, x, values, inside, (settings.seed, step), raw)
@@ -118,6 +121,35 @@ def _touched(cube: Cube, base: Mapping[Cube, SubDomain], x: FloatArray) -> bool:
     """Whether a cube holds samples that it has not seen; a cube without samples knows nothing and is left out."""
     known = base.get(cube)
     return (0 if known is None else len(known.rows)) < int(cube.contains(x).sum())
+
+
+def _revise(
+    state: State, committed: SubDomains, subdomains: SubDomains, estimates: Estimates, refutations: list[Refutation]
+) -> tuple[SubDomains, Estimates, list[Refutation], Choice]:
+    """The choice, where every sub-domain it rests on has a norm that fits ALL samples (for estimators that learn from them).
+
+    Those are the sub-domain that certifies the choice and the one that holds the best lower bound. Others keep the norm of their
+    last sample until they are needed; before a run ends, every one is revised.
+    """
+    current = {cube for cube, s in subdomains.items() if s is not committed.get(cube)}
+    while True:
+        choice = _choose(subdomains, _best_lower(subdomains), state.settings)
+        if not _revises(state.settings):
+            return subdomains, estimates, refutations, choice
+        needed = list(subdomains) if choice is None else [choice[0], _best_cube(subdomains)]
+        old = [cube for cube in needed if cube is not None and cube not in current]
+        if not old:
+            return subdomains, estimates, refutations, choice
+        for cube in old:
+            subdomains, found, events = _update(state, subdomains, state.step, only=cube)
+            estimates, refutations = estimates + found, refutations + events
+            current.add(cube)
+
+
+def _best_cube(subdomains: Mapping[Cube, SubDomain]) -> Cube | None:
+    """The sub-domain with the largest certified lower bound."""
+    certified = [(s.best.lower[0], cube) for cube, s in subdomains.items() if s.best is not None]
+    return max(certified, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 def _revises(settings: Settings) -> bool:
