@@ -55,11 +55,12 @@ def calibrate(
     quick: Quick = False,
     jobs: Jobs = 0,
     only: Annotated[Optional[list[str]], typer.Option(help="Only these parts of the study.", show_default=False)] = None,
+    runs: Annotated[Optional[int], typer.Option(min=1, help="At most so many runs of each kind.", show_default=False)] = None,
 ) -> None:
     """Measure safety and progress over thousands of random problems; an interrupted study continues."""
     from safebo.studies import calibrate as study
 
-    study.main(out, quick=quick, jobs=jobs, only=only or [])
+    study.main(out, quick=quick, jobs=jobs, only=only or [], runs=runs)
 
 
 def main() -> None:

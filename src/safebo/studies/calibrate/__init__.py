@@ -27,13 +27,13 @@ KEY = ("part", "family", "method", "seed")
 Job = tuple[str, str, str, int, int | None, int | None]  # part, family, method, seed, m, experiments
 
 
-def main(out: Path, *, quick: bool, jobs: int, only: list[str]) -> None:
-    """Run what is missing, then summarise."""
+def main(out: Path, *, quick: bool, jobs: int, only: list[str], runs: int | None = None) -> None:
+    """Run what is missing, at most `runs` of each kind, then summarise."""
     unknown = [name for name in only if name not in PARTS]
     if unknown:
         raise InvalidValueError(f"Unknown part {unknown[0]!r} of the study: choose from {', '.join(PARTS)}.")
     table = Table(out / "runs.csv", FIELDS, KEY)
-    todo = [job for job in study(only or list(PARTS), quick) if dict(zip(KEY, job, strict=False)) not in table]
+    todo = [job for job in study(only or list(PARTS), quick, runs) if dict(zip(KEY, job, strict=False)) not in table]
     for row in parallel(run, todo, jobs, "calibration"):
         table.add(row)
     order = {name: i for i, name in enumerate([*PARTS, *FAMILIES])}
@@ -41,12 +41,12 @@ def main(out: Path, *, quick: bool, jobs: int, only: list[str]) -> None:
     write_summary(table.rows, out, quick)
 
 
-def study(parts: list[str], quick: bool) -> list[Job]:
+def study(parts: list[str], quick: bool, limit: int | None = None) -> list[Job]:
     """All runs; seeds go first, so that an interrupted study has some runs of everything."""
     found: list[Job] = []
     for name in parts:
         part = PARTS[name]
-        runs = min(part.runs, 1) if quick else part.runs
+        runs = 1 if quick else part.runs if limit is None else min(part.runs, limit)
         for seed in range(runs):
             for family in part.families:
                 for method in part.methods:
