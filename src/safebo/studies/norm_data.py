@@ -78,8 +78,8 @@ FAMILIES = (
 
 def quick_families() -> tuple[Family, ...]:
     """The same kinds with a few functions and experiments, for a look or a test."""
-    few = {"matern32-1d": 10, "matern32-1d-uniform": 20, "matern32-2d": 4}
-    return tuple(replace(f, functions=few[f.name], experiments=10) for f in FAMILIES if f.name in few)
+    few = {"matern32-1d": 10, "matern32-1d-uniform": 20, "matern32-2d": 3}
+    return tuple(replace(f, functions=few[f.name], experiments=10, delta=(0.1, 0.1)) for f in FAMILIES if f.name in few)
 
 
 @dataclass(frozen=True)
