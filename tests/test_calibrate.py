@@ -9,7 +9,7 @@ import pytest
 
 from safebo.exceptions import InvalidValueError
 from safebo.studies import calibrate
-from safebo.studies.calibrate import cases, summary
+from safebo.studies.calibrate import cases, coverage, summary
 
 STARTS = np.linspace(0.0, 1.0, 401)[:, None]
 
@@ -113,6 +113,17 @@ def test_study_resumes_after_an_interruption(tmp_path, monkeypatch):
     assert "| 1-D, norm 1..10 | default | 1 |" in (tmp_path / "table.md").read_text()
     written = json.loads((tmp_path / "summary.json").read_text())
     assert {"command", "commit", "settings", "rows"} <= set(written) and len(written["rows"]) == 6
+
+
+def test_coverage_of_norms_is_measured_and_kept(tmp_path):
+    calibrate.main(tmp_path, quick=True, jobs=1, only=["norms"])
+    rows = coverage.known(tmp_path)
+    assert len(rows) == 2 * 27
+    assert all(0.0 < float(r["local_norm"]) <= float(r["norm"]) * (1.0 + 1e-6) for r in rows)
+    assert all(float(r["adaptive"]) > 0.0 and float(r["scenario"]) > 0.0 for r in rows)
+    text = (tmp_path / "table.md").read_text()
+    calibrate.main(tmp_path, quick=True, jobs=1, only=["norms"])
+    assert (tmp_path / "table.md").read_text() == text and "| 26 | 0.1 | 3 | 2 |" in text
 
 
 def test_summary_by_hand():

@@ -16,6 +16,7 @@ import numpy as np
 
 from safebo.exceptions import InvalidValueError
 from safebo.studies.calibrate.cases import FAMILIES, PARTS, Family, optimizer
+from safebo.studies.calibrate.coverage import known, measure
 from safebo.studies.calibrate.summary import write_summary
 from safebo.studies.common import Table, parallel
 
@@ -29,22 +30,23 @@ Job = tuple[str, str, str, int, int | None, int | None]  # part, family, method,
 
 def main(out: Path, *, quick: bool, jobs: int, only: list[str], runs: int | None = None) -> None:
     """Run what is missing, at most `runs` of each kind, then summarise."""
-    unknown = [name for name in only if name not in PARTS]
+    unknown = [name for name in only if name not in (*PARTS, "norms")]
     if unknown:
-        raise InvalidValueError(f"Unknown part {unknown[0]!r} of the study: choose from {', '.join(PARTS)}.")
+        raise InvalidValueError(f"Unknown part {unknown[0]!r} of the study: choose from {', '.join(PARTS)}, norms.")
     table = Table(out / "runs.csv", FIELDS, KEY)
-    todo = [job for job in study(only or list(PARTS), quick, runs) if dict(zip(KEY, job, strict=False)) not in table]
+    todo = [job for job in study(only or [*PARTS], quick, runs) if dict(zip(KEY, job, strict=False)) not in table]
     for row in parallel(run, todo, jobs, "calibration"):
         table.add(row)
+    norms = measure(out, 2 if quick else min(runs or 100, 100), jobs) if not only or "norms" in only else []
     order = {name: i for i, name in enumerate([*PARTS, *FAMILIES])}
     table.sort(lambda row: (order[row["part"]], order[row["family"]], row["method"], int(row["seed"])))
-    write_summary(table.rows, out, quick)
+    write_summary(table.rows, norms or known(out), out, quick)
 
 
 def study(parts: list[str], quick: bool, limit: int | None = None) -> list[Job]:
     """All runs; seeds go first, so that an interrupted study has some runs of everything."""
     found: list[Job] = []
-    for name in parts:
+    for name in [name for name in parts if name in PARTS]:
         part = PARTS[name]
         runs = 1 if quick else part.runs if limit is None else min(part.runs, limit)
         for seed in range(runs):
