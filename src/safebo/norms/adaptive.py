@@ -43,13 +43,13 @@ _PER_AXIS = {1: 16, 2: 9, 3: 5}  # nodes that tell the restricted norm of the ou
 class AdaptiveScenario:
     """Algorithm 3 with the scale of the random functions learned from all data, and centres around the sub-domain."""
 
-    m: int = 250
-    gamma: float = 0.1
+    m: int = 400
+    gamma: float = 0.02
     kappa: float = 0.01
     alpha_bar: float = 1.0
     centres: int = 500
-    median: float = 1.0
-    spread: float = 1.0
+    median: float = 0.7
+    spread: float = 0.8
     padding: float = 1.0
     floor: NormFloor | None = None
     discards: int = field(init=False, compare=False, repr=False)
