@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from safebo.exceptions import InvalidValueError, MissingExtraError
 from safebo.kernels import Matern
@@ -34,6 +35,10 @@ def tiny(monkeypatch):
     monkeypatch.setattr(norm_data, "quick_families", lambda: TINY)
     monkeypatch.setattr(train_norm, "QUICK_EPOCHS", 6)
     monkeypatch.setattr(train_norm, "EVERY", 2)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # two threads wait for each other on a busy machine
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
