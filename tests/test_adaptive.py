@@ -21,7 +21,7 @@ from safebo.rkhs import random_function
 from tests.references import adaptive as reference
 from tests.references.kernels import transcribed
 
-SMALL = AdaptiveScenario(m=60, gamma=0.2, kappa=0.1)
+SMALL = AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, median=1.0, spread=1.0)
 KERNELS = [Matern(1.5, 0.1), Matern(2.5, 0.2, outputscale=2.0), RBF(0.15)]
 
 
@@ -86,9 +86,9 @@ def test_norm_of_the_restriction_is_the_norm_of_a_dense_interpolant(width, at):
 @pytest.mark.statistical
 @pytest.mark.parametrize(("norm", "width", "t"), [(5.0, 0.1, 5), (13.0, 0.1, 3), (13.0, 0.3, 5), (26.0, 0.1, 3), (26.0, 0.3, 6)])
 def test_covers_local_norms_that_the_published_estimator_misses(norm, width, t):
-    """Nominal: 90 %. The published one covers 0 to 50 % of these."""
+    """Nominal: 98 %. The published one covers 0 to 50 % of these."""
     kernel, rng = Matern(1.5, 0.1), np.random.default_rng(0)
-    ours, published = AdaptiveScenario(m=150), Scenario(m=150)
+    ours, published = AdaptiveScenario(m=250), Scenario(m=150)
     covered, covered_before, runs = 0, 0, 30
     for seed in range(runs):
         f = random_function(kernel, 1, norm, seed, 500)
@@ -101,7 +101,7 @@ def test_covers_local_norms_that_the_published_estimator_misses(norm, width, t):
         truth = f.local_norm(Cube((at,), (at + width,)), 64)
         covered += ours.estimate(NormQuery(q.posterior, 0.01, q.lower, q.upper, q.seed, (x, y))) >= truth
         covered_before += published.estimate(q) >= truth
-    assert covered >= 0.8 * runs
+    assert covered >= 0.9 * runs
     if norm > 5.0:
         assert covered_before <= 0.7 * runs < covered
 
@@ -113,7 +113,7 @@ def test_scaling_data_noise_and_median_scales_the_bound(factor, t, dim):
     x, y = q.everything
     posterior = make_query(q.posterior.x, factor * q.posterior.y, q.kernel, q.noise, q.lower, q.upper, q.seed).posterior
     scaled = NormQuery(posterior, factor * q.noise, q.lower, q.upper, q.seed, (x, factor * y))
-    other = AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, median=factor).estimate(scaled)
+    other = AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, median=factor, spread=1.0).estimate(scaled)
     assert other == pytest.approx(factor * SMALL.estimate(q), rel=0.02)  # the grid of scales
 
 
@@ -139,7 +139,7 @@ def test_learns_the_scale_from_samples_outside_the_sub_domain():
         NormQuery(
             q.posterior, q.noise, q.lower, q.upper, q.seed, (x, np.concatenate([q.posterior.y, size * rng.normal(size=20)]))
         )
-        for size in (20.0, 0.1)
+        for size in (20.0, 0.01)
     )
     alone = NormQuery(q.posterior, q.noise, q.lower, q.upper, q.seed)
     assert SMALL.estimate(calm) < SMALL.estimate(alone) < SMALL.estimate(rough)
@@ -256,7 +256,7 @@ def test_a_revising_optimizer_is_rebuilt_from_its_state(seed, budget):
 def test_optimizer_with_it_survives_json_and_stays_safe():
     problem = RKHSProblem.sample(1, 20.0, 3)
     opt = SafeOptimizer(
-        problem.domain, problem.threshold, norm=AdaptiveScenario(m=100), bound=MartingaleMixture(), cubes=LocalCubes(3, 0.1),
+        problem.domain, problem.threshold, norm=AdaptiveScenario(m=250), bound=MartingaleMixture(), cubes=LocalCubes(3, 0.1),
         points_per_axis=200,
     )  # fmt: skip
     plant = problem.plant(0)

@@ -26,7 +26,7 @@ def test_every_combination_can_be_built():
     problem = family.problem(0)
     assert len(set(cases.COMBINATIONS)) == 4 * 4 * 3 * 2
     for method in cases.COMBINATIONS:
-        opt = cases.optimizer(method, family, problem, 0, 100)
+        opt = cases.optimizer(method, family, problem, 0, 250)
         assert opt.state.settings.safe_set == method.split("/")[2]
 
 
@@ -78,7 +78,7 @@ def test_heavy_tailed_noise_has_the_stated_standard_deviation():
     ],
 )
 def test_one_run(family, method):
-    job = ("main", family, method, 1, None if method == "default" else 100, 2)
+    job = ("main", family, method, 1, None if method == "default" else 250, 2)
     row = calibrate.run(job)
     assert tuple(row) == calibrate.FIELDS
     assert row["experiments"] <= 2 and 0 <= row["unsafe"] <= row["experiments"]

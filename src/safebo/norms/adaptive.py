@@ -32,6 +32,7 @@ from safebo.norms.base import NormFloor, NormQuery, count, positive, probability
 from safebo.norms.scenario import RandomFunctions, discards, select, through_data
 
 FloatArray = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 _LOG_SCALES = np.linspace(np.log(1e-4), np.log(1e4), 737)  # steps of 2.5 %
 _NODES = 4096  # points that stand for the domain in the prior covariance
@@ -78,12 +79,11 @@ class AdaptiveScenario:
         low, centres, coefficients = self.draw(query)
         sums = backend().scenario_parts
         quad, phi = sums((posterior.x - low) / scale, centres, coefficients, kernel.family, is_sorted=dim == 1)
-        if dim in _PER_AXIS:
-            inner = [((corner - low) / scale).astype(np.float32)[:, None] for corner in (query.lower, query.upper)]
-            outside = ((centres < inner[0]) | (centres > inner[1])).any(axis=1)
-            outer = np.where(outside, coefficients, np.float32(0.0))
+        inner = [((corner - low) / scale).astype(np.float32)[:, None] for corner in (query.lower, query.upper)]
+        outside = np.any((centres < inner[0]) | (centres > inner[1]), axis=1)
+        if dim in _PER_AXIS and outside.any():
             nodes = _lobatto(dim) * (query.upper - query.lower) + query.lower
-            full, values = sums((nodes - low) / scale, centres, outer, kernel.family, is_sorted=dim == 1)
+            full, values = sums((nodes - low) / scale, *_only(outside, centres, coefficients), kernel.family, is_sorted=dim == 1)
             gram = kernel(nodes, nodes) / kernel.outputscale
             factor = cholesky(gram + _JITTER * np.eye(len(nodes)), lower=True, check_finite=False)
             white = solve_triangular(factor, values, lower=True, check_finite=False)
@@ -111,6 +111,15 @@ class AdaptiveScenario:
         cdf = _scale_cdf(x.tobytes(), y.tobytes(), x.shape[1], query.kernel, query.noise, family)
         u = np.random.Generator(np.random.SFC64(np.random.SeedSequence((*query.seed, 1)))).random(self.m)
         return np.exp(np.interp(u, cdf, _LOG_SCALES))
+
+
+def _only(chosen: Mask, centres: SingleArray, coefficients: SingleArray) -> tuple[SingleArray, SingleArray]:
+    """The chosen centres of every function in their order, padded with weight 0 to the largest number of them."""
+    size = int(chosen.sum(axis=1).max())
+    first = np.argsort(~chosen, axis=1, kind="stable")[:, :size]
+    first.sort(axis=1)  # in one dimension centres must ascend, padding included
+    weights = np.where(np.take_along_axis(chosen, first, 1), np.take_along_axis(coefficients, first, 1), np.float32(0.0))
+    return np.take_along_axis(centres, first[:, None, :], 2), weights
 
 
 @lru_cache(maxsize=8)

@@ -54,7 +54,7 @@ def study(parts: list[str], quick: bool, limit: int | None = None) -> list[Job]:
                 for method in part.methods:
                     if quick and (FAMILIES[family].dim > 2 or (name == "combinations" and "/ay" in method)):
                         continue
-                    found.append((name, family, method, seed, 100 if quick else part.m, 3 if quick else None))
+                    found.append((name, family, method, seed, 250 if quick else part.m, 3 if quick else None))
     return found
 
 
