@@ -5,7 +5,7 @@
 
 from safebo import presets, problems
 from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
-from safebo.domain import Box, Cube, LocalCubes
+from safebo.domain import Box, Cube, DoublingCubes, LocalCubes
 from safebo.exceptions import SafeboError, StopReason
 from safebo.kernels import RBF, Matern
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, Scenario
@@ -23,6 +23,7 @@ __all__ = [
     "Box",
     "Constraint",
     "Cube",
+    "DoublingCubes",
     "Fixed",
     "Hoeffding",
     "LSTMNorm",

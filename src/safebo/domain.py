@@ -237,6 +237,43 @@ class LocalCubes:
 
 
 @dataclass(frozen=True)
+class DoublingCubes:
+    """`n` cubes of edge length `smallest`, twice that, four times that, ... around samples, clipped, and the global domain. Ours.
+
+    Where a sample lies within `spacing` half-edges of the centre of a cube, no other cube of that size is added: it would know
+    nearly the same.
+    """
+
+    n: int = 5
+    smallest: float = 0.025
+    spacing: float = 0.25
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 0:
+            raise InvalidValueError(f"DoublingCubes.n, the number of sizes, must be an integer >= 0, got {self.n!r}.")
+        for name, smallest in (("smallest", np.nextafter(0.0, 1.0)), ("spacing", 0.0)):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if not (number and value >= smallest):
+                raise InvalidValueError(
+                    f"DoublingCubes.{name} must be finite and {'positive' if smallest else '>= 0'}, got {value!r}."
+                )
+
+    def cubes(self, x: FloatArray) -> list[Cube]:
+        """The global domain, then the cubes of the first sample from small to large, of the second, and so on."""
+        found = {Cube.whole(x.shape[1]): None}
+        centres: list[list[FloatArray]] = [[] for _ in range(self.n)]
+        for centre in x:
+            for k, taken in enumerate(centres):
+                edge = self.smallest * 2.0**k
+                if any(np.abs(centre - other).max() <= 0.5 * self.spacing * edge for other in taken):
+                    continue
+                taken.append(centre)
+                found.setdefault(Cube.around(centre, edge), None)
+        return list(found)
+
+
+@dataclass(frozen=True)
 class GlobalDomain:
     """No locality: the global domain only (Alg. 1)."""
 

@@ -10,14 +10,14 @@ import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from safebo.analysis import Analysis, analyse, joint_interval, repeat, rules_of
 from safebo.bounds import ConfidenceBound, MartingaleMixture
-from safebo.domain import Box, Cube, GlobalDomain, LocalCubes, Locality, resolve_points_per_axis
+from safebo.domain import Box, Cube, DoublingCubes, GlobalDomain, Locality, resolve_points_per_axis
 from safebo.exceptions import (
     AlreadyToldError,
     InvalidValueError,
@@ -34,7 +34,7 @@ from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import AdaptiveScenario, NormEstimator
-from safebo.outputs import Constraint, Guarantee, guarantee, number, resolve_outputs
+from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, resolve_outputs
 from safebo.posterior import Posterior
 from safebo.state import Sample, Settings, State
 from safebo.subdomain import SubDomain
@@ -94,7 +94,8 @@ class SafeOptimizer:
                       `Fixed` (guessed), `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
     delta             failure probability of the confidence intervals, shared over all limits
-    cubes             `LocalCubes(n, delta)`, another locality, or None for the global domain only
+    cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale to four of them), the paper's
+                      `LocalCubes(n, delta)`, another locality, or None for the global domain only
     points_per_axis   grid of every sub-domain
     safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
     acquisition       "joint" (default: a point is as uncertain as all sub-domains around it together) or "paper" (Alg. 4, l. 7)
@@ -117,7 +118,7 @@ class SafeOptimizer:
         norm: NormEstimator | None = None,
         bound: ConfidenceBound | None = None,
         delta: float = 0.01,
-        cubes: Locality | None = LocalCubes(n=5, delta=0.1),  # noqa: B008 - frozen
+        cubes: Locality | None | Literal["auto"] = "auto",
         points_per_axis: int | tuple[int, ...] | None = None,
         safe_set: str = "confidence",
         acquisition: str = "joint",
@@ -146,7 +147,7 @@ class SafeOptimizer:
         settings = Settings(
             domain=domain,
             outputs=outputs,
-            locality=GlobalDomain() if cubes is None else cubes,
+            locality=_locality(cubes, outputs, domain.dim),
             shape=resolve_points_per_axis(points_per_axis, domain.dim),
             safe_set=safe_set,
             acquisition=acquisition,
@@ -417,6 +418,14 @@ def _measurement(value: object, name: str) -> float:
     plain = isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)
     scalar = value.item() if plain and value.size == 1 else value  # type: ignore[attr-defined]
     return number(scalar, f"The measurement of {name!r}")
+
+
+def _locality(cubes: Locality | None | Literal["auto"], outputs: tuple[Output, ...], dim: int) -> Locality:
+    """What `cubes` stands for."""
+    if isinstance(cubes, str) and cubes == "auto":
+        shortest = min(float(output.kernel.lengthscales(dim).min()) for output in outputs)
+        return DoublingCubes(n=5, smallest=0.25 * shortest)
+    return GlobalDomain() if cubes is None else cubes  # type: ignore[return-value]
 
 
 def _check_scale(state: State) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
-from safebo.domain import Box, GlobalDomain, LocalCubes, Locality, SampleHull, resolve_points_per_axis
+from safebo.domain import Box, DoublingCubes, GlobalDomain, LocalCubes, Locality, SampleHull, resolve_points_per_axis
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormEstimator, Scenario
@@ -36,6 +36,7 @@ _TYPES: dict[str, type] = {
         AbbasiYadkori,
         MartingaleMixture,
         Paper,
+        DoublingCubes,
         GlobalDomain,
         LocalCubes,
         SampleHull,
@@ -117,7 +118,9 @@ class Settings:
         for output in outputs:
             output.kernel.lengthscales(self.domain.dim)
         if not provides(self.locality, "cubes"):
-            raise InvalidValueError(f"cubes must be LocalCubes(n, delta), another locality or None, got {self.locality!r}.")
+            raise InvalidValueError(
+                f"cubes must be 'auto', LocalCubes(n, delta), another locality or None, got {self.locality!r}."
+            )
         if self.screening is not None and not provides(self.screening, "estimate"):
             raise InvalidValueError(f"screening must be a norm estimator or None, got {self.screening!r}.")
         if self.safe_set not in RULES:
