@@ -7,10 +7,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from safebo.domain import MAX_GRID_POINTS, Box, Cube, GlobalDomain, Grid, LocalCubes, SampleHull, resolve_points_per_axis
+from safebo.domain import (
+    MAX_GRID_POINTS,
+    Box,
+    Cube,
+    DoublingCubes,
+    GlobalDomain,
+    Grid,
+    LocalCubes,
+    SampleHull,
+    resolve_points_per_axis,
+)
 from safebo.exceptions import InvalidValueError
 from tests.strategies import boxes, cubes, dims, points
 
@@ -277,3 +287,44 @@ def test_bad_points_per_axis_are_named(given_points, dim, named):
     with pytest.raises(InvalidValueError, match="points_per_axis") as error:
         resolve_points_per_axis(given_points, dim)
     assert named in str(error.value)
+
+
+# -- cubes that double in size --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    x=st.integers(1, 3).flatmap(lambda n: st.lists(st.tuples(*[st.floats(0.0, 1.0)] * n), min_size=1, max_size=12)),
+    n=st.integers(0, 5),
+    smallest=st.sampled_from([0.025, 0.1, 0.5]),
+    spacing=st.sampled_from([0.0, 0.25, 1.0]),
+)
+def test_doubling_cubes(x, n, smallest, spacing):
+    samples = np.array(x)
+    locality = DoublingCubes(n, smallest, spacing)
+    found = locality.cubes(samples)
+    assert found[0] == Cube.whole(samples.shape[1]) and len(set(found)) == len(found) <= 1 + n * len(samples)
+    for size in range(1, len(samples)):  # a new sample never takes a cube away, nor does it change the order of the others
+        before = locality.cubes(samples[:size])
+        assert found[: len(before)] == before
+    for k in range(n):
+        edge = smallest * 2.0**k
+        sizes = [Cube.around(centre, edge) for centre in samples]
+        kept = [centre for centre, cube in zip(samples, sizes, strict=True) if cube in found]
+        for centre in samples:  # every sample is well inside a cube of every size
+            assert min(np.abs(centre - other).max() for other in kept) <= 0.5 * spacing * edge + 1e-12
+
+
+def test_doubling_cubes_without_spacing_surround_every_sample():
+    points = np.array([[0.2], [0.21], [0.8]])
+    assert len(DoublingCubes(3, 0.05, 0.0).cubes(points)) == 1 + 3 * 3
+    assert len(DoublingCubes(3, 0.05, 0.5).cubes(points)) == 1 + 3 * 2  # 0.21 belongs to the cubes around 0.2
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"n": -1}, {"n": 2.5}, {"smallest": 0.0}, {"smallest": float("nan")}, {"spacing": -0.1}, {"spacing": True}]
+)
+def test_doubling_cubes_name_a_wrong_setting(arguments):
+    ((name, value),) = arguments.items()
+    with pytest.raises(InvalidValueError, match=rf"DoublingCubes.{name}.*{value}"):
+        DoublingCubes(**arguments)

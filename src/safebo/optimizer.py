@@ -118,7 +118,7 @@ class SafeOptimizer:
         norm: NormEstimator | None = None,
         bound: ConfidenceBound | None = None,
         delta: float = 0.01,
-        cubes: Locality | None | Literal["auto"] = "auto",
+        cubes: Locality | Literal["auto"] | None = "auto",
         points_per_axis: int | tuple[int, ...] | None = None,
         safe_set: str = "confidence",
         acquisition: str = "joint",
@@ -420,12 +420,12 @@ def _measurement(value: object, name: str) -> float:
     return number(scalar, f"The measurement of {name!r}")
 
 
-def _locality(cubes: Locality | None | Literal["auto"], outputs: tuple[Output, ...], dim: int) -> Locality:
+def _locality(cubes: Locality | Literal["auto"] | None, outputs: tuple[Output, ...], dim: int) -> Locality:
     """What `cubes` stands for."""
     if isinstance(cubes, str) and cubes == "auto":
         shortest = min(float(output.kernel.lengthscales(dim).min()) for output in outputs)
         return DoublingCubes(n=5, smallest=0.25 * shortest)
-    return GlobalDomain() if cubes is None else cubes  # type: ignore[return-value]
+    return GlobalDomain() if cubes is None else cubes
 
 
 def _check_scale(state: State) -> None:
