@@ -1,9 +1,9 @@
 """`python -m benchmarks.learned_norm [--seeds 20] [--jobs 1]`: what the learned norm estimator buys.
 
-Algorithm 4 with the scenario bound alone, with LSTMNorm for screening, as a floor of the scenario bound, and as both. Per run:
-seconds per ask, sub-domains certified per ask, experiments until one comes within 5 % of the reachable optimum, unsafe
-experiments. Writes results/learned_norm/runs.csv as runs finish (an interrupted study continues) and summary.json. Times are
-those of this machine with one core per run: use --jobs 1 on a quiet one for times that can be compared.
+Algorithm 4 with the scenario bound alone, with LSTMNorm for screening, as a floor of the scenario bound, and as both; the same
+for the library's defaults. Per run: seconds per ask, sub-domains certified per ask, experiments until one comes within 5 % of the
+reachable optimum, unsafe experiments. Writes results/learned_norm/runs.csv as runs finish (an interrupted study continues) and
+summary.json. Times are those of this machine with one core per run: use --jobs 1 on a quiet one for times that can be compared.
 """
 
 from __future__ import annotations
@@ -31,29 +31,41 @@ CASES: dict[str, dict[str, Any]] = {
 
 def methods() -> dict[str, dict[str, Any]]:
     """Name -> settings of the optimizer."""
-    from safebo import LSTMNorm, Scenario
+    from safebo import AdaptiveScenario, LSTMNorm, SafeOptimizer, Scenario, presets
 
-    return {
+    published = {
         "scenario": {"norm": Scenario()},
         "screening": {"norm": Scenario(), "screening": LSTMNorm()},
         "floor": {"norm": Scenario(floor=LSTMNorm())},
         "floor, level 0.9": {"norm": Scenario(floor=LSTMNorm(0.9))},
         "both": {"norm": Scenario(floor=LSTMNorm()), "screening": LSTMNorm()},
     }
+    default = {
+        "default": {},
+        "default, screening": {"screening": LSTMNorm()},
+        "default, floor, level 0.9": {"norm": AdaptiveScenario(floor=LSTMNorm(0.9))},
+    }
+    return {name: {"make": presets.algorithm_4, **given} for name, given in published.items()} | {
+        name: {"make": SafeOptimizer, **given} for name, given in default.items()
+    }
 
 
 def run(job: tuple[str, str, int]) -> dict[str, Any]:
     """One method on one function."""
-    from safebo import Matern, presets
+    from safebo import Matern
     from safebo.problems import RKHSProblem
 
     case, method, seed = job
     given = CASES[case]
     problem = RKHSProblem.sample(given["dim"], given["norm"], seed, kernel=Matern(1.5, given["lengthscale"]))
-    optimizer = presets.algorithm_4(
-        problem.domain, problem.threshold, kernel=problem.kernel, noise=problem.noise, points_per_axis=given["points"], seed=seed,
+    settings = {
+        "kernel": problem.kernel,
+        "noise": problem.noise,
+        "points_per_axis": given["points"],
+        "seed": seed,
         **methods()[method],
-    )  # fmt: skip
+    }
+    optimizer = settings.pop("make")(problem.domain, problem.threshold, **settings)
     plant, values, margins, seconds = problem.plant(seed), list[float](), [0.0], 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they warn about is counted
