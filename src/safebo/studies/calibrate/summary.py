@@ -87,7 +87,7 @@ def table(lines: list[Row]) -> str:
 
 
 def picture(lines: list[Row], path: Path) -> None:
-    """Safety against progress for the 1-D families: the lower right corner is where one wants to be."""
+    """Safety against progress for the 1-D families: the lower right corner is where one wants to be. Bars: 95 % intervals."""
     from safebo.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, dress, legend, new_figure
 
     wanted = [f for f, family in FAMILIES.items() if family.dim == 1][:2]
@@ -105,14 +105,23 @@ def picture(lines: list[Row], path: Path) -> None:
             x, y = 100.0 * line["solved"] / line["runs"], 100.0 * line["unsafe_runs"] / line["runs"]
             key = f"{estimator}, {'local' if local else 'global'}" if estimator != "default" else "library default"
             special = line["method"] in ("default", YARDSTICK)
+            colour = ORANGE if line["method"] == YARDSTICK else colours[estimator]
+            low, high = (100.0 * v for v in line["unsafe_rate_95"])
+            axes.plot([x, x], [low, high], color=colour, lw=1.6 if special else 0.8, alpha=1.0 if special else 0.4)
             axes.plot(
                 x, y, "*" if special else ("o" if local else "s"), ms=14 if special else 7, alpha=1.0 if special else 0.65,
-                color=ORANGE if line["method"] == YARDSTICK else colours[estimator], mec="black" if special else "white", mew=0.8,
+                color=colour, mec="black" if special else "white", mew=0.8,
                 label=("SafeOpt told the norm" if line["method"] == YARDSTICK else key) if key not in seen or special else "_",
             )  # fmt: skip
             seen.add(key)
-        axes.set(title=family, xlabel="runs solved [%]", ylabel="runs with an unsafe experiment [%]", xlim=(-3, 103))
+        axes.set(
+            title=family.replace("..", " to "),
+            xlabel="runs solved [%]",
+            ylabel="runs with an unsafe experiment [%]",
+            xlim=(-3, 103),
+        )
         axes.set_yscale("symlog", linthresh=1.0)
         axes.set_ylim(-0.2, 100)
+        axes.set_yticks([0, 1, 3, 10, 30, 100], ["0", "1", "3", "10", "30", "100"])
     legend(figure)
     figure.savefig(path, dpi=120)
