@@ -19,6 +19,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from safebo.studies.common import rate_interval
+
 FIELDS = ("method", "seed", "experiments", "unsafe", "worst", "score", "first_solved", "seconds", "stop")
 
 
@@ -64,14 +66,6 @@ def run(job: tuple[str, int, int]) -> dict[str, Any]:
     return dict(zip(FIELDS, (*row, round(time.perf_counter() - start, 2), stop), strict=True))
 
 
-def interval(hits: int, n: int) -> tuple[float, float]:
-    """Exact (Clopper-Pearson) 95 % interval of a rate."""
-    from scipy.special import betaincinv
-
-    low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, 0.025))
-    return low, 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 0.975))
-
-
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line per method."""
     lines = []
@@ -85,7 +79,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "method": method,
                 "runs": len(mine),
                 "unsafe_runs": unsafe,
-                "unsafe_rate_95": [round(v, 4) for v in interval(unsafe, len(mine))],
+                "unsafe_rate_95": [round(v, 4) for v in rate_interval(unsafe, len(mine))],
                 "unsafe_experiments": sum(int(row["unsafe"]) for row in mine),
                 "worst_violation": min(float(row["worst"]) for row in mine),
                 "solved": sum(float(row["score"]) >= 0.95 for row in mine),

@@ -52,9 +52,10 @@ def test_the_history_equals_that_of_the_prefixes(kernel, t, seed):
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 8])
 def test_the_integration_points_fill_the_box(dim):
-    from safebo.norms.lstm import _points
+    from safebo.norms.base import even_points
+    from safebo.norms.lstm import INTEGRATION_POINTS
 
-    points = _points(dim)
+    points = even_points(dim, INTEGRATION_POINTS)
     assert ((points >= 0.0) & (points < 1.0)).all() and len(np.unique(points[:, 0])) == len(points)
     np.testing.assert_allclose(points.mean(axis=0), 0.5, atol=0.02)
     np.testing.assert_allclose((points**2).mean(axis=0), 1.0 / 3.0, atol=0.02)

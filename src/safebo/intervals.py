@@ -1,9 +1,9 @@
 """Norm bound and interval of one output in one sub-domain: Alg. 3 with falsification, then Q_t and C_t.
 
 Notation
-    B_t     norm bound, non-increasing unless the data refute it
+    B_t     norm bound, non-increasing unless the data refute it or its estimator revises it
     Q_t     interval of the current step, mean +- beta sd or an intersection of such
-    C_t     intersection of all Q_s since the sub-domain exists, or since its norm was last refuted
+    C_t     intersection of all Q_s since the sub-domain exists, or since its norm last rose
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class SafeOptimizer:
     threshold         the objective must stay above it; None if only `constraints` limit the experiments
     kernel            on the unit cube: lengthscale 0.1 is a tenth of each parameter's range
     noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
-                      (scale your outputs to order sqrt(outputscale): the norm estimators have an absolute scale)
+                      (scale your outputs to order sqrt(outputscale): the norm estimators have a scale, or a prior of it)
     norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale), `Scenario` (the paper's),
                       `Fixed` (guessed), `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed

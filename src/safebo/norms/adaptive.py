@@ -28,7 +28,7 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.compute import SingleArray, backend
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, count, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, count, even_points, positive, probability
 from safebo.norms.scenario import RandomFunctions, discards, select, through_data
 
 FloatArray = NDArray[np.float64]
@@ -131,7 +131,7 @@ def _scale_cdf(
     x, y = np.frombuffer(x_bytes).reshape(-1, dim), np.frombuffer(y_bytes)
     log_density = -0.5 * ((_LOG_SCALES - np.log(median)) / spread) ** 2
     if len(y) > 1:
-        gram, cross = kernel(x, x), kernel(x, _nodes(dim))
+        gram, cross = kernel(x, x), kernel(x, even_points(dim, _NODES))
         prior = alpha_bar**2 / 3.0 * (gram @ gram + centres / _NODES * cross @ cross.T)
         values, vectors = eigh(prior, check_finite=False)
         rotated = vectors.T @ y
@@ -142,16 +142,6 @@ def _scale_cdf(
     density = np.exp(log_density - log_density.max())
     cdf = np.cumsum(density)
     return np.asarray(cdf / cdf[-1])
-
-
-@lru_cache(maxsize=8)
-def _nodes(dim: int) -> FloatArray:
-    """Evenly spread points of the unit cube: the additive recurrence with the generalised golden ratio, (_NODES, n)."""
-    ratio = 2.0
-    for _ in range(64):
-        ratio = (1.0 + ratio) ** (1.0 / (dim + 1))
-    steps = ratio ** -np.arange(1.0, dim + 1.0)
-    return np.asarray((0.5 + np.arange(1, _NODES + 1)[:, None] * steps) % 1.0)
 
 
 @lru_cache(maxsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -70,6 +71,18 @@ class NormEstimator(Protocol):
         `revises` that is true: then new data may raise the bound, and what was computed with a smaller one is dropped.
         """
         ...
+
+
+@lru_cache(maxsize=16)
+def even_points(dim: int, size: int) -> FloatArray:
+    """Points that fill the unit cube evenly, (size, n): multiples of the powers of the root g of g^(n+1) = g + 1, modulo 1."""
+    root = 2.0
+    for _ in range(64):
+        root = (1.0 + root) ** (1.0 / (dim + 1))
+    steps = root ** -np.arange(1.0, dim + 1.0)
+    points = np.asarray((0.5 + np.outer(np.arange(1, size + 1), steps)) % 1.0)
+    points.flags.writeable = False
+    return points
 
 
 def _float(value: object) -> float:

@@ -28,7 +28,7 @@ from scipy.linalg import solve_triangular
 
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormQuery
+from safebo.norms.base import NormQuery, even_points
 from safebo.posterior import Posterior
 
 FloatArray = NDArray[np.float64]
@@ -60,22 +60,10 @@ def history(posterior: Posterior, lower: FloatArray, upper: FloatArray) -> tuple
     weights = np.cumsum(inverse * posterior.white[:, None], axis=0)  # row s holds b_s
     noise = posterior.regulariser + posterior.jitter * posterior.kernel.outputscale
     squared = np.cumsum(posterior.white**2) - noise * (weights**2).sum(axis=1)
-    points = lower + (upper - lower) * _points(len(lower))
+    points = lower + (upper - lower) * even_points(len(lower), INTEGRATION_POINTS)
     explained = np.cumsum(((inverse @ posterior.kernel(posterior.x, points)) ** 2).mean(axis=1))
     variance = 1.0 - explained / posterior.kernel.outputscale
     return np.sqrt(np.maximum(squared, 0.0)), np.maximum(variance, np.finfo(np.float64).eps)
-
-
-@lru_cache(maxsize=16)
-def _points(dim: int) -> FloatArray:
-    """Points that fill the unit cube evenly, (p, n): multiples of the powers of the root g of g^(n+1) = g + 1, modulo 1."""
-    root = 2.0
-    for _ in range(64):
-        root = (1.0 + root) ** (1.0 / (dim + 1))
-    steps = root ** -np.arange(1.0, dim + 1.0)
-    points = np.asarray((0.5 + np.outer(np.arange(1, INTEGRATION_POINTS + 1), steps)) % 1.0)
-    points.flags.writeable = False
-    return points
 
 
 def context(kernel: StationaryKernel, noise: float, lower: FloatArray, upper: FloatArray) -> FloatArray:
