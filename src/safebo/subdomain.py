@@ -1,9 +1,10 @@
 """One sub-domain at one step: posteriors, norm bounds, intervals, sets, and the summary that outlives its grid (Alg. 2).
 
-A sub-domain is a value: `prepare` and `conclude` return a new one and leave the old as it was. It changes only when its samples
-do, or when samples elsewhere raise its norm. Between those moments the optimizer needs just its summary: the best certified point,
-the most uncertain expander, and the staircase of maximiser candidates. The arrays on the grid may therefore be dropped when memory
-is short; they are rebuilt from the samples and the recorded betas, for bounds of the form mean +- beta sd to the same bits.
+A sub-domain is a value: `prepare` and `conclude` return a new one and leave the old as it was. It changes only when its
+samples do, or when samples elsewhere raise its norm. Between those moments the optimizer needs just its summary: the best
+certified point, the most uncertain expander, and the staircase of maximiser candidates. The arrays on the grid may therefore
+be dropped when memory is short; they are rebuilt from the samples and the recorded betas, for bounds of the form mean +- beta
+sd to the same bits.
 """
 
 from __future__ import annotations
