@@ -12,6 +12,7 @@ import torch
 from benchmarks import plain, study
 from safebo import Matern, Scenario
 from safebo.problems import RKHSProblem
+from safebo.studies.common import rate_interval
 
 
 @pytest.mark.parametrize("method", ["algorithm_4", "SafeOptimizer defaults", "safeopt, B = 5 (true)", "algorithm_1"])
@@ -40,8 +41,8 @@ def test_the_study_resumes_and_summarises(tmp_path, monkeypatch, capsys):
 
 
 def test_clopper_pearson_interval():
-    assert study.interval(0, 100) == (0.0, pytest.approx(0.0362, abs=1e-4))
-    assert study.interval(50, 100) == (pytest.approx(0.3983, abs=1e-4), pytest.approx(0.6017, abs=1e-4))
+    assert rate_interval(0, 100) == (0.0, pytest.approx(0.0362, abs=1e-4))
+    assert rate_interval(50, 100) == (pytest.approx(0.3983, abs=1e-4), pytest.approx(0.6017, abs=1e-4))
 
 
 @pytest.mark.parametrize("n", [1, 2])
