@@ -44,7 +44,7 @@ _PER_AXIS = {1: 16, 2: 9, 3: 5}  # nodes that tell the restricted norm of the ou
 class AdaptiveScenario:
     """Algorithm 3 with the scale of the random functions learned from all data, and centres around the sub-domain."""
 
-    m: int = 400
+    m: int = 600
     gamma: float = 0.02
     kappa: float = 0.01
     alpha_bar: float = 1.0
