@@ -49,7 +49,7 @@ class Analysis:
 
 def rules_of(settings: Settings) -> Rules:
     """What the sub-domains need to know of the settings."""
-    return Rules(settings.outputs, settings.shape, settings.safe_set, settings.falsify, settings.margin)
+    return Rules(settings.outputs, settings.shape, settings.safe_set, settings.falsify, settings.margin, settings.stride)
 
 
 def analyse(state: State, committed: SubDomains) -> Analysis:

@@ -34,19 +34,19 @@ class SubDomainView:
 def view(subdomain: SubDomain, rules: Rules, best_lower: float) -> SubDomainView:
     """Rebuild the arrays of a sub-domain on its grid."""
     grid = Grid(subdomain.cube, rules.shape)
-    points, safe = grid.points(), subdomain.safe_mask(grid.size)
+    points, safe, near = grid.points(), subdomain.safe_mask(grid.size), subdomain.near_mask(grid.size)
     lower, upper, norms = {}, {}, {}
     expanding = np.zeros(grid.size, dtype=bool)
     for output, state in zip(rules.outputs, subdomain.outputs, strict=True):
         low, high = interval_at(state, output, points)
         lower[output.name], upper[output.name], norms[output.name] = low, high, state.norm
         if output.lower_limit is not None:
-            expanding |= expanders(grid, output.kernel, state.norm, high - output.lower_limit, safe)
+            expanding |= expanders(grid, output.kernel, state.norm, high - output.lower_limit, near)
         if output.upper_limit is not None:
-            expanding |= expanders(grid, output.kernel, state.norm, output.upper_limit - low, safe)
+            expanding |= expanders(grid, output.kernel, state.norm, output.upper_limit - low, near)
     objective = rules.outputs[0].name
     return SubDomainView(
-        subdomain.cube, points, norms, lower, upper, safe, maximisers(upper[objective], safe, best_lower), expanding
+        subdomain.cube, points, norms, lower, upper, safe, maximisers(upper[objective], near, best_lower), expanding
     )
 
 

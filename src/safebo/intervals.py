@@ -34,6 +34,7 @@ class Rules:
     safe_set: str
     falsify: bool
     margin: float
+    stride: float | None = None
 
 
 @dataclass(frozen=True)
@@ -175,13 +176,14 @@ def _envelope_at(state: OutputState, output: Output, columns: FloatArray) -> tup
 
 def _envelope_grid(state: OutputState, output: Output, columns: FloatArray) -> tuple[PointField, FloatArray]:
     bound = cast(EnvelopeBound, output.bound)
-    low, high = bound.interval(state.posterior, _cross(state.posterior, columns), state.norm, output.noise, output.delta)
+    cross = _cross(state.posterior, columns)
+    low, high = bound.interval(state.posterior, cross, state.norm, output.noise, output.delta)
     if state.grid is not None:
         lower, upper = np.maximum(low, state.grid.lower), np.minimum(high, state.grid.upper)
     else:
         lower, upper = _envelope_at(state, output, columns)
-    nothing = np.zeros_like(low)  # an envelope bound has several means, and no use for one
-    return PointField(nothing, nothing, lower, upper, state.posterior.size), 0.5 * (high - low)
+    mean, variance = state.posterior.spectrum.at(cross, output.kernel.outputscale, state.posterior.regulariser)
+    return PointField(mean, variance, lower, upper, state.posterior.size), 0.5 * (high - low)
 
 
 def _envelope_samples(state: OutputState, output: Output) -> tuple[FloatArray, FloatArray]:

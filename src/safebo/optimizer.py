@@ -99,6 +99,8 @@ class SafeOptimizer:
     points_per_axis   grid of every sub-domain
     safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
     acquisition       "joint" (default: a point is as uncertain as all sub-domains around it together) or "paper" (Alg. 4, l. 7)
+    stride            no experiment where the data of its sub-domain leave more doubt than one measurement leaves this many
+                      lengthscales away from it; None: no limit beyond the certificate
     min_width         points whose interval is narrower are not measured again, in measured units
     constraints       further outputs with limits
     falsify           test every norm bound against the data, and raise it if they refute it
@@ -122,6 +124,7 @@ class SafeOptimizer:
         points_per_axis: int | tuple[int, ...] | None = None,
         safe_set: str = "confidence",
         acquisition: str = "joint",
+        stride: float | None = 0.5,
         min_width: float = 0.1,
         constraints: Mapping[str, Constraint] | None = None,
         falsify: bool = True,
@@ -156,6 +159,7 @@ class SafeOptimizer:
             screening=screening,
             memory_budget=memory_budget,
             seed=seed,
+            stride=stride,
         )
         self._start(State(settings))
 

@@ -42,6 +42,11 @@ class Spectrum:
     vectors: FloatArray
     y: FloatArray
 
+    def at(self, cross: FloatArray, outputscale: float, regulariser: float) -> tuple[FloatArray, FloatArray]:
+        """Posterior mean and variance at points with k(X, points) = cross (t, G)."""
+        rotated, weights = self.vectors.T @ cross, 1.0 / (self.values + regulariser)
+        return (weights * self.y) @ rotated, np.maximum(outputscale - weights @ rotated**2, 0.0)
+
 
 @dataclass(frozen=True, eq=False)
 class Posterior:

@@ -27,6 +27,7 @@ def _paper(domain: Box, threshold: float | None, defaults: dict[str, Any], overr
         "safe_set": "confidence",
         "acquisition": "paper",
         "falsify": False,
+        "stride": None,
         "min_width": 0.1,
         **defaults,
         **overrides,

@@ -108,6 +108,7 @@ class Settings:
     screening: NormEstimator | None
     memory_budget: int
     seed: int
+    stride: float | None = None  # states written before it existed have none
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Box):
@@ -138,6 +139,7 @@ class Settings:
             "shape": resolve_points_per_axis(self.shape, self.domain.dim),
             "falsify": bool(self.falsify),
             "margin": margin,
+            "stride": None if self.stride is None else positive(self.stride, "stride"),
             "memory_budget": count(self.memory_budget, "memory_budget", 0),
             "seed": count(self.seed, "seed", 0),
         }

@@ -62,6 +62,7 @@ class SubDomain:
     seeds: Mask  # which of those were measured inside every limit
     outputs: tuple[OutputState, ...]
     safe: NDArray[np.uint8]  # S_t, packed bits
+    near: NDArray[np.uint8]  # the part of it where experiments may be, see `within_stride`
     any_safe: bool
     any_expander: bool
     highest_upper: float  # largest upper bound of the objective in S_t
@@ -87,6 +88,10 @@ class SubDomain:
     def safe_mask(self, size: int) -> Mask:
         """S_t as a mask over the grid, (G,)."""
         return np.unpackbits(self.safe, count=size).astype(bool)
+
+    def near_mask(self, size: int) -> Mask:
+        """Where in S_t experiments may be, (G,)."""
+        return np.unpackbits(self.near, count=size).astype(bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,12 +194,29 @@ def conclude(
             safe &= allowed
             certified &= seed_margin >= 0.0
             limits.append((i, optimistic))
+    near = safe & within_stride(rules, fields)
     expanding = np.zeros(grid.size, dtype=bool)
-    if safe.any() and not safe.all():
+    if near.any() and not near.all():
         for i, optimistic in limits:
-            expanding |= expanders(grid, rules.outputs[i].kernel, states[i].norm, optimistic, safe)
-    summary = _summarise(grid, rules, states, fields, uncertainty, safe, expanding, seeds, draft.seeds, certified)
-    return SubDomain(draft.cube, draft.rows, draft.seeds, tuple(states), np.packbits(safe), *summary), events
+            expanding |= expanders(grid, rules.outputs[i].kernel, states[i].norm, optimistic, near)
+    summary = _summarise(grid, rules, states, fields, uncertainty, safe, near, expanding, seeds, draft.seeds, certified)
+    return SubDomain(draft.cube, draft.rows, draft.seeds, tuple(states), np.packbits(safe), np.packbits(near), *summary), events
+
+
+def within_stride(rules: Rules, fields: Sequence[PointField]) -> Mask:
+    """Grid points where every limited output is at most as uncertain as `stride` lengthscales away from one measurement.
+
+    Posterior variance <= k(0) (1 - rho^2 k(0) / (k(0) + sigma^2)) with rho the correlation at that distance. A certificate rests
+    on a norm learned from samples; far from all of them little speaks for it.
+    """
+    result = np.ones(len(fields[0].lower), dtype=bool)
+    if rules.stride is None:
+        return result
+    for output, points in zip(rules.outputs, fields, strict=True):
+        if output.is_limit:
+            scale, rho = output.kernel.outputscale, float(output.kernel.correlation(rules.stride))
+            result &= points.variance <= scale * (1.0 - rho**2 * scale / (scale + output.noise**2))
+    return result
 
 
 def _margins(
@@ -221,6 +243,7 @@ def _summarise(
     fields: list[PointField],
     uncertainty: FloatArray,
     safe: Mask,
+    near: Mask,
     expanding: Mask,
     seeds: FloatArray,
     seed_mask: Mask,
@@ -254,7 +277,7 @@ def _summarise(
     worth = np.zeros(grid.size, dtype=bool)
     for f, output in zip(fields, rules.outputs, strict=True):
         worth |= f.upper - f.lower > output.min_width
-    promising = np.flatnonzero(safe & worth & (upper >= (best.lower[0] if best is not None else -np.inf)))
+    promising = np.flatnonzero(near & worth & (upper >= (best.lower[0] if best is not None else -np.inf)))
     stairs = on_grid(staircase(upper, uncertainty, promising))
     open_expanders = np.flatnonzero(expanding & worth)
     expander = on_grid(open_expanders[[np.argmax(uncertainty[open_expanders])]])[0] if len(open_expanders) else None

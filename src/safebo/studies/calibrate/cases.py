@@ -136,6 +136,7 @@ def optimizer(method: str, family: Family, problem: RKHSProblem, seed: int, m: i
         safe_set=rule,
         cubes=cubes,
         falsify=not published,
+        stride=None,
         **common,
     )
 
