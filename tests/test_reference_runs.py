@@ -70,6 +70,7 @@ class Problem:
     start: np.ndarray  # (k, n), unit cube
     steps: int
     domain: Box
+    stride: float | None = None
 
 
 KERNELS = [
@@ -125,6 +126,7 @@ def draw_problem(seed, attempt):
         start=points[np.argsort(-room)[: 1 + seed % 2]],
         steps={1: 8, 2: 6, 3: 5}[dim],
         domain=Box.unit(dim) if seed % 2 else Box({f"p{i}": (-1.0 - i, 2.0 + i) for i in range(dim)}),
+        stride=(None, 0.5, 1.0, 0.25)[seed // 2 % 4],
     )
 
 
@@ -161,6 +163,7 @@ def optimizer(problem, **changes):
         "min_width": first.min_width,
         "constraints": constraints,
         "falsify": False,
+        "stride": problem.stride,
         "seed": problem.seed,
     }
     return SafeOptimizer(problem.domain, first.lower, **{**arguments, **changes})
@@ -181,6 +184,7 @@ def transcription(problem):
                 regulariser=regulariser,
                 delta=problem.delta / limits if s.lower is not None or s.upper is not None else problem.delta,
                 outputscale=s.kernel.outputscale,
+                lengthscales=s.kernel.lengthscales(problem.dim),
                 lower=s.lower,
                 upper=s.upper,
                 min_width=s.min_width,
@@ -195,7 +199,7 @@ def transcription(problem):
         return s.norm.select(drawn)
 
     cubes = None if problem.cubes is None else (problem.cubes.n, problem.cubes.delta)
-    return NaiveSafeBO(problem.dim, problem.shape, outputs, norm, cubes=cubes, safe_set=problem.rule)
+    return NaiveSafeBO(problem.dim, problem.shape, outputs, norm, cubes=cubes, safe_set=problem.rule, stride=problem.stride)
 
 
 class Pair:

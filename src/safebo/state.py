@@ -108,7 +108,7 @@ class Settings:
     screening: NormEstimator | None
     memory_budget: int
     seed: int
-    stride: float | None = None  # states written before it existed have none
+    stride: float | None
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Box):

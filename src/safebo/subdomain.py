@@ -206,7 +206,7 @@ def conclude(
 def within_stride(rules: Rules, fields: Sequence[PointField]) -> Mask:
     """Grid points where every limited output is at most as uncertain as `stride` lengthscales away from one measurement.
 
-    Posterior variance <= k(0) (1 - rho^2 k(0) / (k(0) + sigma^2)) with rho the correlation at that distance. A certificate rests
+    Posterior variance <= k(0) (1 - rho^2 k(0) / (k(0) + lambda)) with rho the correlation at that distance. A certificate rests
     on a norm learned from samples; far from all of them little speaks for it.
     """
     result = np.ones(len(fields[0].lower), dtype=bool)
@@ -215,7 +215,7 @@ def within_stride(rules: Rules, fields: Sequence[PointField]) -> Mask:
     for output, points in zip(rules.outputs, fields, strict=True):
         if output.is_limit:
             scale, rho = output.kernel.outputscale, float(output.kernel.correlation(rules.stride))
-            result &= points.variance <= scale * (1.0 - rho**2 * scale / (scale + output.noise**2))
+            result &= points.variance <= scale * (1.0 - rho**2 * scale / (scale + output.bound.regulariser(output.noise)))
     return result
 
 

@@ -86,6 +86,7 @@ class Subdomain:
     seeds: tuple[int, ...] = ()
     best_lower: float = -math.inf
     safe: Mask = field(default_factory=lambda: np.empty(0, dtype=bool))
+    near: Mask = field(default_factory=lambda: np.empty(0, dtype=bool))  # the part of S within the stride
     expanders: Mask = field(default_factory=lambda: np.empty(0, dtype=bool))
 
 
@@ -150,6 +151,7 @@ class NaiveSafeBO:
         norm: Norm,
         cubes: tuple[int, float] | None = None,
         safe_set: str = "union",
+        stride: float | None = None,
     ) -> None:
         if len(points_per_axis) != dim:
             raise ValueError(f"{points_per_axis=} does not have {dim=} entries")
@@ -161,6 +163,7 @@ class NaiveSafeBO:
         self.norm = norm
         self.cubes = cubes
         self.rule = safe_set
+        self.stride = stride
         self.X: list[Array] = []
         self.values: list[tuple[float, ...]] = []
         self.subdomains: list[Subdomain] = []
@@ -269,6 +272,17 @@ class NaiveSafeBO:
                 safe &= combine(self.rule, near, confidence_upper(c.upper[i], spec.upper))
         c.safe = safe
 
+        # where experiments may be: no more doubt than one sample leaves at a distance of `stride` lengthscales
+        c.near = safe.copy()
+        for spec in self.outputs:
+            if self.stride is not None and (spec.lower is not None or spec.upper is not None):
+                assert spec.lengthscales is not None
+                sample = np.full((1, self.dim), 0.5)
+                away = sample + self.stride * spec.lengthscales * np.eye(self.dim)[:1]
+                _, allowed = posterior(spec.kernel, sample, np.zeros(1), spec.regulariser, away)
+                _, sd = posterior(spec.kernel, X, np.zeros(len(X)), spec.regulariser, c.grid)
+                c.near &= sd <= allowed[0]
+
         # the best lower bound this sub-domain offers: S, and seeds that the confidence rule accepts
         offers = [float(v) for v in c.lower[0][safe]]
         for s in range(len(c.seeds)):
@@ -281,9 +295,9 @@ class NaiveSafeBO:
         for i, spec in enumerate(self.outputs):
             B = c.norms[i]
             if spec.lower is not None:
-                c.expanders |= expanders_lower(spec.kernel, B, c.grid, safe, c.upper[i], spec.lower)
+                c.expanders |= expanders_lower(spec.kernel, B, c.grid, c.near, c.upper[i], spec.lower)
             if spec.upper is not None:
-                c.expanders |= expanders_upper(spec.kernel, B, c.grid, safe, c.lower[i], spec.upper)
+                c.expanders |= expanders_upper(spec.kernel, B, c.grid, c.near, c.lower[i], spec.upper)
 
     def _refresh(self) -> None:
         """Add the sub-domains that are new and update those whose samples changed."""
@@ -298,7 +312,7 @@ class NaiveSafeBO:
 
     def _view(self, c: Subdomain, best_lower: float) -> View:
         """M_t with the best lower bound over all sub-domains, the candidates and the best one."""
-        top = maximisers(c.safe, c.upper[0], best_lower)
+        top = maximisers(c.near, c.upper[0], best_lower)
         wide = np.zeros(len(c.grid), dtype=bool)
         for i, spec in enumerate(self.outputs):
             wide |= c.upper[i] - c.lower[i] > spec.min_width
