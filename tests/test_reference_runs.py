@@ -445,6 +445,46 @@ def test_joint_acquisition_measures_what_all_subdomains_together_know_least(seed
         pair.tell(trial, np.array(trial.x))
 
 
+@pytest.mark.parametrize("seed", range(1, 31, 3))
+def test_balanced_acquisition_takes_the_largest_upper_bound_every_third_time(seed):
+    """With a multiple of three samples the choice is the most promising of the sub-domains' most promising maximisers."""
+    problem = random_problem(seed)
+    pair = Pair(problem, acquisition="balanced")
+    for _ in range(problem.steps):
+        joint = SafeOptimizer.from_json(pair.opt.state.to_json().replace('"balanced"', '"joint"'))
+        trial, usual, _ = pair.opt.ask(), joint.ask(), pair.naive.ask()
+        snapshot = pair.naive.last
+        compare_subdomains(pair, snapshot)
+        assert (trial is None) == (usual is None)
+        if trial is None:
+            break
+        options = naive_optimistic_options(pair, snapshot) if len(pair.naive.X) % 3 == 0 else []
+        if not any(max(group.values()) > -math.inf for group in options):
+            assert (trial.x, trial.cube, trial.bounds) == (usual.x, usual.cube, usual.bounds)
+        else:
+            position = list(pair.opt._require_analysis().subdomains).index(trial.cube)
+            (index,) = np.flatnonzero((snapshot.views[position].grid == trial.x).all(axis=1))
+            chosen = max(group.get((position, int(index)), -math.inf) for group in options)
+            assert chosen >= max(min(group.values()) for group in options) - TOLERANCE
+        pair.tell(trial, np.array(trial.x))
+
+
+def naive_optimistic_options(pair, snapshot):
+    """Per sub-domain, its most promising maximisers: {(cube, grid index): joint upper bound}, -inf if not worth measuring."""
+    groups = []
+    for c, view in enumerate(snapshot.views):
+        tied = np.flatnonzero(view.candidates & view.maximisers)
+        tied = tied[view.upper[0][tied] >= np.max(view.upper[0][tied], initial=-math.inf) - 1e-9]
+        lower, upper = naive_joint_interval(pair, view.grid[tied])
+        group = {}
+        for j, g in enumerate(tied):
+            worth = any(w > o.min_width for w, o in zip(upper[:, j] - lower[:, j], pair.naive.outputs, strict=True))
+            group[c, int(g)] = float(upper[0, j]) if worth and upper[0, j] >= snapshot.best_lower else -math.inf
+        if group:
+            groups.append(group)
+    return groups
+
+
 @pytest.mark.parametrize("seed", [100, 101, 105])
 def test_measurements_that_nobody_asked_for_are_data_like_any_other(seed):
     """Some of them violate a limit: they are used as data, but no ball grows around them."""

@@ -31,6 +31,9 @@ _SEARCHED = 1_000_000
 # A norm that samples elsewhere raise by less is left as it is: that is the noise of the random functions.
 _NOTICEABLE = 1.02
 
+# "balanced" acquisition: every so many experiments go to the largest upper bound.
+_EXPLOIT_EVERY = 3
+
 Estimates = list[tuple[int, tuple[float, ...]]]  # (cube number, raw norm estimate per output)
 Choice = tuple[Cube, Candidate] | None
 
@@ -133,7 +136,7 @@ def _revise(
     """
     current = {cube for cube, s in subdomains.items() if s is not committed.get(cube)}
     while True:
-        choice = _choose(subdomains, _best_lower(subdomains), state.settings)
+        choice = _choose(subdomains, _best_lower(subdomains), state)
         if not _revises(state.settings):
             return subdomains, estimates, refutations, choice
         needed = list(subdomains) if choice is None else [choice[0], _best_cube(subdomains)]
@@ -185,7 +188,7 @@ def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates,
         certified = current[cube].candidate(_best_lower(current))
         if wanted is not None and certified is not None and certified.x == wanted.x:
             return current, estimates, refutations, (cube, certified)
-    return current, estimates, refutations, _choose(current, _best_lower(current), state.settings)
+    return current, estimates, refutations, _choose(current, _best_lower(current), state)
 
 
 def _screened(state: State, committed: SubDomains) -> SubDomains:
@@ -206,24 +209,46 @@ def _best_lower(subdomains: Mapping[Cube, SubDomain]) -> float:
     return max((s.best.lower[0] for s in subdomains.values() if s.best is not None), default=-np.inf)
 
 
-def _choose(subdomains: Mapping[Cube, SubDomain], best_lower: float, settings: Settings) -> Choice:
+def _choose(subdomains: Mapping[Cube, SubDomain], best_lower: float, state: State) -> Choice:
     """The next experiment among the candidates of all sub-domains.
 
     "paper": the most uncertain candidate, each as uncertain as its own sub-domain says (Alg. 4, l. 7). "joint": see
-    `_choose_jointly`. Ties go to the earlier sub-domain.
+    `_choose_jointly`. "balanced": every third experiment is `_choose_optimistically`, the others are joint.
+    Ties go to the earlier sub-domain.
     """
+    settings = state.settings
     own: Choice = None
     for cube, subdomain in subdomains.items():
         candidate = subdomain.candidate(best_lower)
         if candidate is not None and (own is None or candidate.uncertainty > own[1].uncertainty):
             own = cube, candidate
-    if own is None or settings.acquisition == "paper" or len(subdomains) == 1:
+    if own is None or settings.acquisition == "paper":
         return own
-    choice = _choose_jointly(subdomains, best_lower, settings)
+    choice: Choice = None
+    if settings.acquisition == "balanced" and state.step % _EXPLOIT_EVERY == 0:
+        choice = _choose_optimistically(subdomains, best_lower, settings)
+    if choice is None and len(subdomains) == 1:
+        return own
+    choice = choice or _choose_jointly(subdomains, best_lower, settings)
     if choice is not None:
         return choice
     points = len(subdomains) * math.prod(settings.shape)
     return _search_jointly(subdomains, best_lower, settings) if points <= _SEARCHED else own
+
+
+def _choose_optimistically(subdomains: Mapping[Cube, SubDomain], best_lower: float, settings: Settings) -> Choice:
+    """Of every sub-domain's most promising candidate, the one with the largest upper bound given all sub-domains around it.
+
+    Uncertainty alone explores everything that is safe before it settles on what is good. None if nothing that could beat the best
+    lower bound is uncertain by more than min_width.
+    """
+    promising = [(c, s.stairs[0]) for c, s in subdomains.items() if len(s.stairs.x) and s.stairs.upper[0, 0] >= best_lower]
+    if not promising:
+        return None
+    points = np.array([candidate.x for _, candidate in promising])
+    lower, upper = joint_interval(subdomains, settings.outputs, points, latest=True)
+    worth = np.any(upper - lower > np.array([o.min_width for o in settings.outputs]), axis=1) & (upper[:, 0] >= best_lower)
+    return promising[int(np.argmax(np.where(worth, upper[:, 0], -np.inf)))] if worth.any() else None
 
 
 def _choose_jointly(subdomains: Mapping[Cube, SubDomain], best_lower: float, settings: Settings) -> Choice:

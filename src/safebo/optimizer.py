@@ -98,7 +98,8 @@ class SafeOptimizer:
                       `LocalCubes(n, delta)`, another locality, or None for the global domain only
     points_per_axis   grid of every sub-domain
     safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
-    acquisition       "joint" (default: a point is as uncertain as all sub-domains around it together) or "paper" (Alg. 4, l. 7)
+    acquisition       "joint" (default: the most uncertain point, given what all sub-domains around it know together), "balanced"
+                      (the same, but every third experiment goes to the largest upper bound) or "paper" (Alg. 4, l. 7)
     stride            no experiment where the data of its sub-domain leave more doubt than one measurement leaves this many
                       lengthscales away from it; None: no limit beyond the certificate
     min_width         points whose interval is narrower are not measured again, in measured units

@@ -28,7 +28,7 @@ FloatArray = NDArray[np.float64]
 
 FORMAT = 1
 
-ACQUISITIONS = ("joint", "paper")
+ACQUISITIONS = ("balanced", "joint", "paper")
 
 _TYPES: dict[str, type] = {
     cls.__name__: cls

@@ -137,6 +137,7 @@ def optimizer(method: str, family: Family, problem: RKHSProblem, seed: int, m: i
         cubes=cubes,
         falsify=not published,
         stride=None,
+        acquisition="joint",
         **common,
     )
 
