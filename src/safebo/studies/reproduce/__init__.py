@@ -13,6 +13,7 @@ from safebo.exceptions import InvalidValueError
 from safebo.report.style import require_matplotlib
 from safebo.studies.reproduce import (
     cubes,
+    furuta,
     intro,
     locality,
     norm_ratio,
@@ -32,6 +33,7 @@ FIGURES: dict[str, Figure] = {
         norm_ratio.FIGURE,
         toy.TOY,
         cubes.FIGURE,
+        furuta.FIGURE,
         tightness.FIGURE,
         locality.FIGURE,
         scenario_time.FIGURE,
