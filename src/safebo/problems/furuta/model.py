@@ -29,7 +29,7 @@ _XML = """
   </asset>
   <worldbody>
     <light pos="0.4 -0.5 0.9" dir="-0.4 0.5 -0.9" diffuse="0.7 0.7 0.7"/>
-    <camera name="bench" pos="0.42 -0.30 0.20" xyaxes="0.581 0.814 0 -0.243 0.173 0.954" fovy="34"/>
+    <camera name="bench" pos="0.45 -0.32 0.14" xyaxes="0.581 0.814 0 -0.194 0.138 0.971" fovy="38"/>
     <geom type="plane" size="0.6 0.6 0.01" pos="0 0 -0.16" material="floor"/>
     <geom type="box" size="0.051 0.051 0.065" pos="0 0 -0.095" rgba="0.16 0.18 0.2 1"/>
     <geom type="cylinder" size="0.014 0.012" pos="0 0 -0.018" rgba="0.5 0.52 0.55 1"/>
