@@ -63,7 +63,7 @@ LANDSCAPE = ("i", "j", "a1", "a2", "value", "falls")
 NOTES = (
     "The paper's rewards come from a real pendulum and have another scale; positions can be compared, values cannot.",
     "The paper gives start, lengthscale, N, Delta and the number of experiments; the reward and its scale are ours.",
-    "A fall is a reward below 0. The value of a point is the mean over 8 experiments with fixed seeds, on the maps over 4 (quick: 2).",
+    "A fall is a reward below 0. The value of a point is the mean over 8 experiments with fixed seeds, on the maps over 4.",
     "Seconds of the rig are those of the simulation; a real experiment takes about 8 s.",
 )
 
