@@ -264,7 +264,7 @@ def test_the_reward_is_negative_exactly_where_it_falls(perturbed, a):
 
 def test_the_reward_of_a_known_motion():
     states = np.tile([0.1 * ARM_LIMIT, 0.1 * FALL, 0.0, 0.0], (STEPS, 1))
-    assert reward_of(states, np.full(STEPS, 1.0), 10.0) == pytest.approx((10.0 - 1.0) / SCALE)
+    assert reward_of(states, np.full(STEPS, 1.0), 10.0) == pytest.approx((100.0 - 1.0) / SCALE)
     assert reward_of(10.0 * states, np.full(STEPS, 10.0), 10.0) == pytest.approx(0.0, abs=1e-12)
 
 

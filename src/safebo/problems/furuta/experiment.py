@@ -3,7 +3,8 @@
 Notation
     d    normalised deviation: d² = mean over the steps of [(α/α_max)² + (θ/θ_max)² + (u/u_max)²] / 3, with the angle of a fall,
          the limit of the arm and the voltage of the amplifier; 0 <= d <= 1 while the pendulum stands
-    r    reward: (1/d - 1) / 20 if the pendulum stands until the end: 0 at the limits, 1 where the deviation is a 21st of them;
+    r    reward: (1/d² - 1) / 300 if the pendulum stands until the end, the inverse of a quadratic cost: 0 at the limits, about 1
+         where the deviation is a 17th of them;
          -(1 - k / 1000) / 10 if it falls in step k, or k = 0 if it never stood
 
 r < 0 if and only if the pendulum fell or was never caught.
@@ -31,7 +32,7 @@ PATIENCE = 4000
 TAP, TAP_SPREAD = 1.2, 0.02
 """rad/s that the pendulum is tapped with when the tuned gains take over, to either side, and its relative spread."""
 
-SCALE = 20.0
+SCALE = 300.0
 """Divides the reward, so that good controllers reach about 1."""
 
 FALLEN = -0.1
@@ -89,4 +90,4 @@ def run_experiment(environment: FurutaPendulum, a: tuple[float, float], safe: tu
 def reward_of(states: FloatArray, voltages: FloatArray, max_voltage: float) -> float:
     """r of a pendulum that stood."""
     parts = np.stack([states[:, 1] / FALL, states[:, 0] / ARM_LIMIT, voltages / max_voltage])
-    return (1.0 / math.sqrt(min(float(np.mean(parts**2)), 1.0)) - 1.0) / SCALE
+    return (1.0 / min(float(np.mean(parts**2)), 1.0) - 1.0) / SCALE

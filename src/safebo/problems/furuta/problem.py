@@ -21,8 +21,8 @@ Params = Mapping[str, float] | ArrayLike
 START = (0.239, 0.424)
 """The paper's initial safe parameters."""
 
-DISTURBANCE = 3e-4
-"""Standard deviation of the random torque on the pendulum, N m: 2 % of its weight's largest torque."""
+DISTURBANCE = 1.5e-4
+"""Standard deviation of the random torque on the pendulum, N m: 1 % of its weight's largest torque."""
 
 NOISE = 0.05
 """Standard deviation of the reward between experiments with the same safe parameters."""

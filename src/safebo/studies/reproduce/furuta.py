@@ -73,7 +73,7 @@ def settings(quick: bool) -> dict[str, Any]:
     paper = {"n": 3, "delta": 0.15, "lengthscale": 0.2}
     if quick:
         return {**paper, "seeds": 1, "experiments": 4, "m": 100, "points": 40, "grid": 5, "nominal_grid": 3, "repeats": 1}
-    return {**paper, "seeds": 5, "experiments": 30, "m": 1000, "points": 100, "grid": 41, "nominal_grid": 21, "repeats": 4}
+    return {**paper, "seeds": 6, "experiments": 30, "m": 1000, "points": 100, "grid": 41, "nominal_grid": 21, "repeats": 4}
 
 
 def _problem(nominal: bool = False) -> FurutaProblem:

@@ -102,7 +102,7 @@ def _progress(ax: Any, method: Any, rows: list[Row], experiments: int) -> None:
         "reward",
         f"{method.label}\n" + (f"{falls} falls in {total} experiments" if total else "nothing certified"),
     )
-    ax.set(xlim=(0, experiments), ylim=(-0.17, 1.05))
+    ax.set(xlim=(0, experiments), ylim=(-0.17, 1.25))
 
 
 def explored(work: Work, methods: Mapping[str, Any], samples: list[Row], runs: list[Row], truth: Mapping[str, Any]) -> None:
