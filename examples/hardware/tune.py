@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     optimizer = SafeOptimizer(
-        Box({"a1": (0.0, 1.0), "a2": (0.0, 1.0)}), threshold=0.0, noise=0.05, kernel=Matern(nu=1.5, lengthscale=0.2)
+        Box({"a1": (0.0, 1.0), "a2": (0.0, 1.0)}), threshold=0.0, noise=0.07, kernel=Matern(nu=1.5, lengthscale=0.2)
     )
     plant = connect(options)
     try:

@@ -140,7 +140,9 @@ class Controller:
         """u = sat(μ (E_0 - E)) sat(α' cos α), and a damped spring to the middle: E' has the sign of θ'' α' cos α."""
         theta_rate, rate = self._rates
         push = _clip(PUMP * (SURPLUS - self.model.energy(alpha, rate)), PUMP_LIMIT)
-        return push * _clip(rate * math.cos(alpha) / PUMP_RATE, 1.0) - CENTRE * theta - BRAKE * theta_rate
+        hanging = math.cos(alpha) < -0.99 and abs(rate) < 0.1 * PUMP_RATE  # at rest: give it a kick to one side
+        swing = 1.0 if hanging else _clip(rate * math.cos(alpha) / PUMP_RATE, 1.0)
+        return push * swing - CENTRE * theta - BRAKE * theta_rate
 
 
 def _clip(value: float, limit: float) -> float:

@@ -24,8 +24,9 @@ START = (0.239, 0.424)
 DISTURBANCE = 1.5e-4
 """Standard deviation of the random torque on the pendulum, N m: 1 % of its weight's largest torque."""
 
-NOISE = 0.05
-"""Standard deviation of the reward between experiments with the same safe parameters."""
+NOISE = 0.07
+"""Largest standard deviation of the reward between experiments with the same safe parameters: 0.07 near the best, 0.05 at the
+start."""
 
 VALUE_SEEDS = tuple(range(8))
 
