@@ -205,9 +205,20 @@ def test_the_sign_of_the_feedback():
     np.testing.assert_allclose(k, (-2.39, 42.4, -1.504, 3.034))
 
 
+@pytest.mark.parametrize("parameters", [NOMINAL, PERTURBED])
+def test_swing_up_from_complete_rest(parameters):
+    environment, controller = FurutaPendulum(parameters), Controller(START, START, CONTROL_STEP)
+    observation, _ = environment.reset(options={"state": (0.0, math.pi, 0.0, 0.0)})
+    for step in range(800):  # 4 s
+        observation, *_ = environment.step(np.array([controller(observation)]))
+        if controller.phase is Phase.BALANCE:
+            break
+    assert controller.phase is Phase.BALANCE and step * CONTROL_STEP < 3.0
+
+
 def test_phases():
     controller = Controller((0.3, 0.35), START, CONTROL_STEP)
-    assert controller(np.array([0.0, -math.pi])) == 0.0 and controller.phase is Phase.SWING_UP
+    assert controller(np.array([0.0, -math.pi])) > 1.0 and controller.phase is Phase.SWING_UP  # a kick out of rest
     for _ in range(3):
         controller(np.array([0.0, -0.1]))
         controller._rates = (0.0, 0.0)
