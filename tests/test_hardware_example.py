@@ -13,9 +13,11 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from safebo.exceptions import ExperimentAborted
+from safebo.problems.furuta import PERTURBED, FurutaPendulum
 from safebo.runs import SocketPlant, Watchdog
 
 HERE = Path(__file__).parents[1] / "examples" / "hardware"
@@ -50,6 +52,49 @@ def test_behind_a_socket(tmp_path):
     done = tune("socket", "--port", port, cwd=tmp_path)  # nobody listens any more
     assert done.returncode == 1 and "was aborted and not told" in done.stderr and port in done.stderr
     assert json.loads((tmp_path / "aborted-run.json").read_text())
+
+
+class Board:
+    """The board that README.md asks for, with the simulation behind it."""
+
+    def __init__(self):
+        self.pendulum, self.enabled = FurutaPendulum(PERTURBED, disturbance=1e-3), False
+
+    def enable(self):
+        self.enabled = True
+
+    def disable(self):
+        self.enabled = False
+
+    def wait_for_rest(self):
+        assert not self.enabled
+
+    def zero_encoders(self):
+        self.observation, _ = self.pendulum.reset(seed=0)
+
+    def read_angles(self):
+        return self.observation
+
+    def write_voltage(self, voltage):
+        assert abs(voltage) <= 10.0
+        self.observation, *_ = self.pendulum.step(np.array([voltage if self.enabled else 0.0]))
+
+
+def test_the_class_for_a_real_rig_in_the_readme(monkeypatch):
+    (code,) = re.findall(r"```python\n(.*?)```", (HERE / "README.md").read_text(), re.DOTALL)
+    names = {}
+    exec(code, names)  # as printed
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    rig = names["Qube"](Board())
+    with pytest.raises(RuntimeError, match="stopped"):
+        rig.run({"a1": 0.2, "a2": 0.3})
+    rewards = []
+    for a2 in (0.424, 0.3, 0.7):
+        rig.reset()
+        rewards.append(rig.run({"a1": 0.239, "a2": a2}))
+    assert rewards[0] > 0.0 and rewards[1] > 0.0 > rewards[2]
+    rig.stop()
+    assert not rig.board.enabled
 
 
 # -- protocol.py, with a rig that is only a few lines ------------------------------------------------------------------------

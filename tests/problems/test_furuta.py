@@ -209,11 +209,11 @@ def test_the_sign_of_the_feedback():
 def test_swing_up_from_complete_rest(parameters):
     environment, controller = FurutaPendulum(parameters), Controller(START, START, CONTROL_STEP)
     observation, _ = environment.reset(options={"state": (0.0, math.pi, 0.0, 0.0)})
-    for step in range(800):  # 4 s
+    steps = 0
+    while controller.phase is not Phase.BALANCE and steps < 800:  # 4 s
         observation, *_ = environment.step(np.array([controller(observation)]))
-        if controller.phase is Phase.BALANCE:
-            break
-    assert controller.phase is Phase.BALANCE and step * CONTROL_STEP < 3.0
+        steps += 1
+    assert controller.phase is Phase.BALANCE and steps * CONTROL_STEP < 3.0
 
 
 def test_phases():
@@ -276,6 +276,7 @@ def test_the_reward_is_negative_exactly_where_it_falls(perturbed, a):
 def test_the_reward_of_a_known_motion():
     states = np.tile([0.1 * ARM_LIMIT, 0.1 * FALL, 0.0, 0.0], (STEPS, 1))
     assert reward_of(states, np.full(STEPS, 1.0), 10.0) == pytest.approx((100.0 - 1.0) / SCALE)
+    assert math.isfinite(reward_of(0.0 * states, np.zeros(STEPS), 10.0))
     assert reward_of(10.0 * states, np.full(STEPS, 10.0), 10.0) == pytest.approx(0.0, abs=1e-12)
 
 

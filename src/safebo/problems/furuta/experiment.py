@@ -34,6 +34,9 @@ TAP, TAP_SPREAD = 1.2, 0.02
 SCALE = 300.0
 """Divides the reward, so that good controllers reach about 1."""
 
+SMALLEST = 1e-4
+"""d² that counts at least, about two encoder counts: a pendulum that friction holds still is not infinitely good."""
+
 FALLEN = -0.1
 """Reward of a fall in the first step."""
 
@@ -89,4 +92,4 @@ def run_experiment(environment: FurutaPendulum, a: tuple[float, float], safe: tu
 def reward_of(states: FloatArray, voltages: FloatArray, max_voltage: float) -> float:
     """r of a pendulum that stood."""
     parts = np.stack([states[:, 1] / FALL, states[:, 0] / ARM_LIMIT, voltages / max_voltage])
-    return (1.0 / min(float(np.mean(parts**2)), 1.0) - 1.0) / SCALE
+    return (1.0 / min(max(float(np.mean(parts**2)), SMALLEST), 1.0) - 1.0) / SCALE

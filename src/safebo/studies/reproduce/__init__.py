@@ -53,6 +53,8 @@ def main(names: Sequence[str], out: Path, *, listing: bool = False, quick: bool 
     chosen = _chosen(names)
     require_matplotlib()
     for figure in chosen:
+        figure.require()
+    for figure in chosen:
         summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs)
         print(f"{figure.name}: {summary['headline']} ({summary['seconds']:.1f} s, {Path(out) / figure.name})", flush=True)
 

@@ -230,4 +230,4 @@ def make(work: Work) -> Outcome:
     return Outcome(headline, ours, {"algorithm-4": told}, NOTES)
 
 
-FIGURE = Figure("furuta", "Fig. 7", "Safe tuning of a Furuta pendulum, simulated", settings, make)
+FIGURE = Figure("furuta", "Fig. 7", "Safe tuning of a Furuta pendulum, simulated", settings, make, _problem)
