@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from safebo.report import legend, new_figure
-from safebo.report.style import BLACK, COLORMAP, GREY, LIGHT, LINES, SKY, VERMILLION, dress, scatter
+from safebo.report.style import BLACK, COLORMAP, GREY, LIGHT, LINES, VERMILLION, dress, scatter
 from safebo.studies.common import Row
 from safebo.studies.reproduce.figure import Work, plain_axes
 
@@ -173,12 +173,9 @@ def before_after(work: Work, problem: Any, start: tuple[float, float], best: tup
         for key, column in zip(table, ([name] * len(t), t, theta, alpha, experiment.voltages[shown]), strict=True):
             table[key].extend(column if key == "gains" else np.round(column, 4))
     panels[0, 0].set(xlim=(-1.0, 5.0))
-    figure.text(
-        0.5,
-        -0.01,
-        "grey: caught with the start's gains; dotted: angle of a fall, saturation of the amplifier",
-        ha="center",
-        va="top",
+    figure.supxlabel(
+        "grey: held with the start's gains until the tap at 0 s; dotted: angle of a fall, saturation",
+        fontsize="medium",
         color=GREY,
     )
     work.picture("before-after.png", figure)
@@ -200,5 +197,5 @@ def filmstrip(work: Work, problem: Any, a: tuple[float, float]) -> None:
         ax.imshow(frame)
         ax.set_axis_off()
         phase = "swing-up" if row < caught else "caught" if row < experiment.start else "tuned gains"
-        ax.set_title(f"{experiment.time[row] - experiment.time[0]:.2f} s, {phase}", color=SKY if row < caught else BLACK)
+        ax.set_title(f"{experiment.time[row] - experiment.time[0]:.2f} s, {phase}", color=GREY if row < caught else BLACK)
     work.picture("pendulum.png", figure)
