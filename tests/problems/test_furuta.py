@@ -201,7 +201,10 @@ def test_rates_come_from_encoder_differences():
 def test_the_sign_of_the_feedback():
     a, b = NOMINAL.linearised()
     k = np.array(gains(START))
-    assert np.linalg.eigvals(a - np.outer(b, k)).real.max() < 0.0 < np.linalg.eigvals(a + np.outer(b, k)).real.max()
+    assert np.linalg.eigvals(a - np.outer(b, k)).real.max() < 0.0
+    for a1 in np.linspace(0.0, 1.0, 11):
+        for a2 in np.linspace(0.0, 1.0, 11):  # with the other sign nothing balances
+            assert np.linalg.eigvals(a + np.outer(b, gains((a1, a2)))).real.max() > 0.0
     np.testing.assert_allclose(k, (-2.39, 42.4, -1.504, 3.034))
 
 
