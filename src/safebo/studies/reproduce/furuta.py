@@ -63,7 +63,7 @@ LANDSCAPE = ("i", "j", "a1", "a2", "value", "falls")
 NOTES = (
     "The paper's rewards come from a real pendulum and have another scale; positions can be compared, values cannot.",
     "The paper gives start, lengthscale, N, Delta and the number of experiments; the reward and its scale are ours.",
-    "A fall is a reward below 0. The value of a point is the mean over 8 experiments with fixed seeds, on the maps over 4.",
+    "A fall is a reward below 0. The value of a point is the mean over 8 experiments with fixed seeds, on the maps over 2.",
     "Seconds of the rig are those of the simulation; a real experiment takes about 8 s.",
 )
 
@@ -73,7 +73,7 @@ def settings(quick: bool) -> dict[str, Any]:
     paper = {"n": 3, "delta": 0.15, "lengthscale": 0.2}
     if quick:
         return {**paper, "seeds": 1, "experiments": 4, "m": 100, "points": 40, "grid": 5, "nominal_grid": 3, "repeats": 1}
-    return {**paper, "seeds": 6, "experiments": 30, "m": 1000, "points": 100, "grid": 41, "nominal_grid": 21, "repeats": 4}
+    return {**paper, "seeds": 6, "experiments": 30, "m": 1000, "points": 100, "grid": 31, "nominal_grid": 11, "repeats": 2}
 
 
 def _problem(nominal: bool = False) -> FurutaProblem:
