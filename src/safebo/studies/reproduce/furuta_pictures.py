@@ -140,6 +140,7 @@ def landscapes(work: Work, truth: Mapping[str, Any], nominal: Mapping[str, Any],
         scatter(ax, "initial", [start[0]], [start[1]], label="start")
         ax.set_title(title)
         ax.label_outer()
+    panels[0].set(xlim=(0, 1), ylim=(0, 1))
     figure.colorbar(picture, ax=list(panels), pad=0.01).set_label("true value")
     legend(figure, columns=2)
     work.picture("landscapes.png", figure)
