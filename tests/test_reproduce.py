@@ -20,14 +20,14 @@ from safebo.studies import reproduce
 from safebo.studies.reproduce import figure, locality, norm_ratio, random_functions
 
 NAMES = [
-    "intro", "random-functions", "norm-ratio", "toy", "cubes", "tightness", "locality", "scenario-time", "scenario-ablation",
-    "kernels", "locality-ablation",
+    "intro", "random-functions", "norm-ratio", "toy", "cubes", "furuta", "tightness", "locality", "scenario-time",
+    "scenario-ablation", "kernels", "locality-ablation",
 ]  # fmt: skip
 KEYS = {
     "figure", "source", "title", "quick", "complete", "headline", "ours", "paper", "notes", "files", "seconds",
     "command", "settings", "version", "commit", "cores", "python",
 }  # fmt: skip
-TEXT = {"method", "stop"}  # columns that hold no numbers
+TEXT = {"method", "stop", "gains"}  # columns that hold no numbers
 MAY_BE_EMPTY = {"first_near_optimum", "r"}  # never solved; infeasible
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 
@@ -78,6 +78,16 @@ def check_toy(summary, folder):
 
 def check_cubes(summary, folder):
     assert summary["ours"] == summary["paper"]
+
+
+def check_furuta(summary, folder):
+    methods = summary["ours"]["methods"]
+    assert methods["algorithm-4"]["falls"] == methods["default"]["falls"] == 0
+    assert methods["safeopt-large"]["experiments"] == 0 and methods["safeopt-large"]["stops"] == ["empty_safe_set"]
+    assert methods["safeopt-small"]["falls"] > 0
+    assert summary["ours"]["start"]["nominal"]["mean"] > summary["ours"]["start"]["perturbed"]["mean"] > 0.0
+    assert {row["fell"] for row in rows(folder / "samples.csv")} == {"0", "1"}
+    assert all((float(row["reward"]) < 0.0) == (row["fell"] == "1") for row in rows(folder / "samples.csv"))
 
 
 def check_tightness(summary, folder):
@@ -175,6 +185,15 @@ def test_missing_matplotlib_is_an_error_that_says_what_to_install(tmp_path, monk
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'safebo\[plot\]'"):
         reproduce.main(["cubes"], tmp_path, quick=True)
+
+
+def test_missing_mujoco_is_an_error_before_anything_runs(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("safebo.problems.furuta")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'safebo\[furuta\]'"):
+        reproduce.main(["cubes", "furuta"], tmp_path, quick=True)
+    assert not list(tmp_path.iterdir())
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------------------

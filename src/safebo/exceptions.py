@@ -45,6 +45,29 @@ class MissingExtraError(SafeboError, ImportError):
     """An optional dependency is missing; the message says which extra installs it."""
 
 
+class PlantError(SafeboError):
+    """A plant could not run an experiment, or its answer could not be used; whether it ran is unknown unless the message says."""
+
+
+class PlantTimeoutError(PlantError, TimeoutError):
+    """A plant did not answer in time."""
+
+
+class InvalidMeasurementError(PlantError, InvalidValueError):
+    """A plant answered with something that is not a measurement; the message shows it."""
+
+
+class ExperimentAborted(SafeboError):
+    """An experiment did not end with a measurement. The plant was stopped, and nothing may be told about it.
+
+    `reason` is one line, `params` are those of the experiment; the error behind it is the `__cause__`.
+    """
+
+    def __init__(self, reason: str, params: dict[str, float] | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.params = reason, params
+
+
 class SafeboWarning(UserWarning):
     """Base class of every warning issued by safebo."""
 

@@ -13,6 +13,7 @@ from safebo.exceptions import InvalidValueError
 from safebo.report.style import require_matplotlib
 from safebo.studies.reproduce import (
     cubes,
+    furuta,
     intro,
     locality,
     norm_ratio,
@@ -32,6 +33,7 @@ FIGURES: dict[str, Figure] = {
         norm_ratio.FIGURE,
         toy.TOY,
         cubes.FIGURE,
+        furuta.FIGURE,
         tightness.FIGURE,
         locality.FIGURE,
         scenario_time.FIGURE,
@@ -50,6 +52,8 @@ def main(names: Sequence[str], out: Path, *, listing: bool = False, quick: bool 
         return
     chosen = _chosen(names)
     require_matplotlib()
+    for figure in chosen:
+        figure.require()
     for figure in chosen:
         summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs)
         print(f"{figure.name}: {summary['headline']} ({summary['seconds']:.1f} s, {Path(out) / figure.name})", flush=True)

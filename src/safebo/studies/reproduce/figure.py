@@ -77,6 +77,8 @@ class Figure:
     title: str
     settings: Callable[[bool], dict[str, Any]]
     make: Callable[[Work], Outcome]
+    require: Callable[[], object] = lambda: None
+    """Raises `MissingExtraError` where the figure needs an extra that is not installed."""
 
 
 def produce(figure: Figure, folder: Path, *, quick: bool, jobs: int) -> Row:

@@ -1,0 +1,64 @@
+"""The pendulum as a rig, the simulation standing in for the motor: `python rig.py pipes` or `python rig.py socket --port 5555`.
+
+For a real pendulum, replace `SimulatedQube` by a class with the same three methods (see README.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+
+from protocol import serve_pipes, serve_socket
+
+from safebo.problems.furuta import FurutaProblem
+
+LIMITS = {"a1": (0.0, 1.0), "a2": (0.0, 1.0)}
+"""The rig checks what it is asked to run, whatever the optimizer says."""
+
+
+class SimulatedQube:
+    """Swing up, catch, balance for 5 s, report the reward. The limits of arm, pendulum and voltage are in the controller."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._measure = FurutaProblem.perturbed().plant(seed)
+        self._off = threading.Event()  # set: the motor is off
+        self._off.set()
+
+    def reset(self) -> None:
+        """Release the emergency stop; a real rig lets the pendulum come to rest and sets its encoders to zero."""
+        self._off.clear()
+
+    def run(self, params: dict[str, float]) -> float:
+        """One experiment."""
+        if self._off.is_set():
+            raise RuntimeError("the motor is off: reset first")
+        if set(params) != set(LIMITS):
+            raise ValueError(f"expected the parameters {sorted(LIMITS)}, got {sorted(params)}")
+        for name, (low, high) in LIMITS.items():
+            if not low <= params[name] <= high:
+                raise ValueError(f"{name} = {params[name]} is outside [{low}, {high}]")
+        reward = self._measure(params)
+        if self._off.is_set():
+            raise RuntimeError("stopped during the experiment")
+        return reward
+
+    def stop(self) -> None:
+        """Motor off."""
+        self._off.set()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("via", choices=("pipes", "socket"))
+    parser.add_argument("--port", type=int, default=5555, help="0: any free port, which is printed")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rig = SimulatedQube(options.seed)
+    if options.via == "pipes":
+        serve_pipes(rig)
+    else:
+        serve_socket(rig, port=options.port, ready=lambda port: print(f"listening on port {port}", flush=True))
+
+
+if __name__ == "__main__":
+    main()

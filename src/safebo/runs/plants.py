@@ -1,0 +1,178 @@
+"""Plants: whatever runs an experiment and returns a measurement.
+
+A plant has four methods. `reset` brings it to the state that experiments start from, `run(params)` performs one experiment,
+`emergency_stop` makes it harmless at once and may be called at any time, from another thread too, and more than once; `close`
+ends the work with it. What `run` returns is the objective, or {"objective": .., "constraints": {name: value}}.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from safebo.exceptions import ExperimentAborted, InvalidValueError, PlantError
+from safebo.outputs import number
+from safebo.runs.measurement import Measurement, measurement
+from safebo.runs.remote import SocketPlant, SubprocessPlant
+
+__all__ = ["CallablePlant", "Measurement", "Plant", "SocketPlant", "SubprocessPlant", "Watchdog", "measurement"]
+
+Answer = float | Mapping[str, Any] | Measurement
+"""What `run` may return."""
+
+
+@runtime_checkable
+class Plant(Protocol):
+    """Anything with these methods is a plant."""
+
+    def reset(self) -> None:
+        """Bring the plant to the state that experiments start from."""
+
+    def run(self, params: Mapping[str, float], /) -> Answer:
+        """Perform one experiment; an exception means that there is no measurement."""
+
+    def emergency_stop(self) -> None:
+        """Make the plant harmless, whatever it is doing."""
+
+    def close(self) -> None:
+        """End the work with it."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class CallablePlant:
+    """A function of the parameters as a plant; the other methods do nothing unless functions are given for them."""
+
+    def __init__(
+        self,
+        measure: Callable[[Mapping[str, float]], Answer],
+        *,
+        reset: Callable[[], object] = _nothing,
+        emergency_stop: Callable[[], object] = _nothing,
+        close: Callable[[], object] = _nothing,
+    ) -> None:
+        for name, part in (("measure", measure), ("reset", reset), ("emergency_stop", emergency_stop), ("close", close)):
+            if not callable(part):
+                raise InvalidValueError(f"{name} must be callable, got {part!r}.")
+        self._measure, self._reset, self._stop, self._close = measure, reset, emergency_stop, close
+
+    def reset(self) -> None:
+        """Call the given function."""
+        self._reset()
+
+    def run(self, params: Mapping[str, float], /) -> Measurement:
+        """The validated result of the function."""
+        return measurement(self._measure(dict(params)))
+
+    def emergency_stop(self) -> None:
+        """Call the given function."""
+        self._stop()
+
+    def close(self) -> None:
+        """Call the given function."""
+        self._close()
+
+
+class Watchdog:
+    """A plant whose experiments end within `timeout` seconds: with a measurement, or as `ExperimentAborted`.
+
+    A hang, an exception or an invalid answer stops the wrapped plant (`emergency_stop`) and aborts the experiment; nothing of
+    it can be told. The next experiment needs a successful `reset`. The plant works in a thread of its own: one that hangs
+    forever is left behind, and as long as it does, `reset` is refused. An interrupt (Ctrl-C) stops the plant as well.
+
+    This guards against software that fails. It does not replace limits and a watchdog in the rig itself, which also work when
+    this computer does not.
+    """
+
+    def __init__(self, plant: Plant, *, timeout: float, reset_timeout: float | None = None, stop_timeout: float = 5.0) -> None:
+        if not isinstance(plant, Plant):
+            raise InvalidValueError(f"{plant!r} is not a plant: it needs reset, run, emergency_stop and close.")
+        self.plant = plant
+        self.timeout, self.stop_timeout = _seconds(timeout, "timeout"), _seconds(stop_timeout, "stop_timeout")
+        self.reset_timeout = self.timeout if reset_timeout is None else _seconds(reset_timeout, "reset_timeout")
+        self._busy: threading.Thread | None = None
+        self._ready = False
+
+    def reset(self) -> None:
+        """Reset the plant; without success the watchdog refuses to run."""
+        self._ready = False
+        if self._busy is not None and self._busy.is_alive():
+            raise ExperimentAborted(
+                "The plant still hangs in an earlier call: it cannot be reset. Check the rig and start again."
+            )
+        self._guarded("reset", self.plant.reset, self.reset_timeout, None)
+        self._ready = True
+
+    def run(self, params: Mapping[str, float], /) -> Measurement:
+        """One experiment, or `ExperimentAborted`."""
+        given = dict(params)
+        if not self._ready:
+            raise ExperimentAborted("The plant was not reset since it was stopped: call reset() first. Nothing was run.", given)
+        result: Measurement = self._guarded("run", lambda: measurement(self.plant.run(given)), self.timeout, given)
+        return result
+
+    def emergency_stop(self) -> None:
+        """Stop the plant, in at most `stop_timeout` seconds."""
+        self._ready = False
+        failed = self._stop()
+        if failed:
+            raise PlantError(failed)
+
+    def close(self) -> None:
+        """Close the plant."""
+        self._ready = False
+        self.plant.close()
+
+    def _guarded(self, name: str, work: Callable[[], Any], seconds: float, params: dict[str, float] | None) -> Any:
+        """The result of `work`, done in a thread; stops the plant and raises `ExperimentAborted` if there is none in time."""
+        outcome: list[Any] = []
+        failure: list[BaseException] = []
+        self._busy = _start(work, outcome, failure)
+        try:
+            self._busy.join(seconds)
+        except BaseException:  # an interrupt
+            self.emergency_stop()
+            raise
+        if outcome:
+            return outcome[0]
+        cause = failure[0] if failure else None
+        why = f"{name} hung: no answer within {seconds:g} s" if cause is None else f"{name} failed: {_line(cause)}"
+        self._ready = False
+        stopped = self._stop()
+        reason = f"{why}. {stopped or 'The plant was stopped.'}"
+        raise ExperimentAborted(reason + (f" Parameters: {params}." if params else ""), params) from cause
+
+    def _stop(self) -> str:
+        """Stop the plant; empty, or what went wrong with that."""
+        failure: list[BaseException] = []
+        thread = _start(self.plant.emergency_stop, [], failure)
+        thread.join(self.stop_timeout)
+        if thread.is_alive():
+            return f"THE EMERGENCY STOP HUNG as well ({self.stop_timeout:g} s): switch the rig off by hand."
+        return f"THE EMERGENCY STOP FAILED: {_line(failure[0])}. Switch the rig off by hand." if failure else ""
+
+
+def _start(work: Callable[[], Any], outcome: list[Any], failure: list[BaseException]) -> threading.Thread:
+    def body() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    return thread
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": .")
+
+
+def _seconds(value: object, name: str) -> float:
+    seconds = number(value, name)
+    if seconds <= 0.0:
+        raise InvalidValueError(f"{name} must be positive, got {value!r}.")
+    return seconds
