@@ -222,7 +222,7 @@ def test_points_on_the_rounding_edge_of_the_domain_are_inside():
 def test_missing_value_argument():
     opt = started()
     before = opt.state.to_json()
-    with pytest.raises(TypeError, match="value"):
+    with pytest.raises(InvalidValueError, match="'objective' must be a finite number, got None"):
         opt.tell({"kp": 1.0})
     assert opt.state.to_json() == before
 

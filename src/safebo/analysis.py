@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from safebo.domain import Cube
+from safebo.domain import Cube, Grid
 from safebo.exceptions import StopReason
 from safebo.inspection import view
 from safebo.intervals import Refutation, Rules, interval_at
 from safebo.outputs import Output
 from safebo.state import NormRecord, Settings, State
-from safebo.subdomain import Candidate, Draft, SubDomain, conclude, prepare
+from safebo.subdomain import Candidate, Draft, SubDomain, conclude, prepare, without
 
 FloatArray = NDArray[np.float64]
 SubDomains = dict[Cube, SubDomain]
@@ -43,6 +43,7 @@ class Analysis:
     """All sub-domains after a step, and what follows from them."""
 
     subdomains: SubDomains
+    open: SubDomains  # the same without the neighbourhoods of aborted experiments: what choice and best rest on
     record: NormRecord
     refutations: tuple[Refutation, ...]
     best_lower: float
@@ -61,9 +62,22 @@ def analyse(state: State, committed: SubDomains) -> Analysis:
         subdomains, estimates, refutations, choice = _revise(state, committed, *_update(state, committed, state.step))
     else:
         subdomains, estimates, refutations, choice = _screen(state, committed)
-    best_lower = _best_lower(subdomains)
-    reason = None if choice is not None else _stop_reason(subdomains, best_lower)
-    return Analysis(subdomains, NormRecord(state.step, tuple(estimates)), tuple(refutations), best_lower, choice, reason)
+    usable = unblocked(state, subdomains)
+    best_lower = _best_lower(usable)
+    reason = None if choice is not None else _stop_reason(state, subdomains, usable, best_lower)
+    record = NormRecord(state.step, tuple(estimates))
+    return Analysis(subdomains, usable, record, tuple(refutations), best_lower, choice, reason)
+
+
+def unblocked(state: State, subdomains: SubDomains) -> SubDomains:
+    """The sub-domains without the neighbourhoods of aborted experiments. They are not stored: the state determines them."""
+    if not state.aborts:
+        return subdomains
+    rules, result = rules_of(state.settings), dict[Cube, SubDomain]()
+    for cube, subdomain in subdomains.items():
+        removed = state.blocked(Grid(cube, rules.shape).points())
+        result[cube] = without(subdomain, rules, removed) if removed.any() else subdomain
+    return result
 
 
 def repeat(state: State, committed: SubDomains, record: NormRecord) -> SubDomains:
@@ -136,10 +150,11 @@ def _revise(
     """
     current = {cube for cube, s in subdomains.items() if s is not committed.get(cube)}
     while True:
-        choice = _choose(subdomains, _best_lower(subdomains), state)
+        usable = unblocked(state, subdomains)
+        choice = _choose(usable, _best_lower(usable), state)
         if not _revises(state.settings):
             return subdomains, estimates, refutations, choice
-        needed = list(subdomains) if choice is None else [choice[0], _best_cube(subdomains)]
+        needed = list(subdomains) if choice is None else [choice[0], _best_cube(usable)]
         old = [cube for cube in needed if cube is not None and cube not in current]
         if not old:
             return subdomains, estimates, refutations, choice
@@ -175,7 +190,7 @@ def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates,
     certified by then, and the most uncertain certified candidate is taken.
     """
     screened = _screened(state, committed)
-    ranking = {**{c: s for c, s in committed.items() if c not in screened}, **screened}
+    ranking = unblocked(state, {**{c: s for c, s in committed.items() if c not in screened}, **screened})
     best = _best_lower(ranking)
     ranked = [(cube, subdomain.candidate(best)) for cube, subdomain in ranking.items()]
     ranked.sort(key=lambda pair: -pair[1].uncertainty if pair[1] is not None else np.inf)
@@ -185,10 +200,12 @@ def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates,
             current, found, events = _update(state, current, state.step, only=cube)
             estimates.extend(found)
             refutations.extend(events)
-        certified = current[cube].candidate(_best_lower(current))
+        usable = unblocked(state, current)
+        certified = usable[cube].candidate(_best_lower(usable))
         if wanted is not None and certified is not None and certified.x == wanted.x:
             return current, estimates, refutations, (cube, certified)
-    return current, estimates, refutations, _choose(current, _best_lower(current), state)
+    usable = unblocked(state, current)
+    return current, estimates, refutations, _choose(usable, _best_lower(usable), state)
 
 
 def _screened(state: State, committed: SubDomains) -> SubDomains:
@@ -335,10 +352,12 @@ def joint_interval(
     return np.where(crossed, lowest, lower), np.where(crossed, highest, upper)
 
 
-def _stop_reason(subdomains: Mapping[Cube, SubDomain], best_lower: float) -> StopReason:
-    if not any(s.any_safe for s in subdomains.values()):
+def _stop_reason(state: State, subdomains: SubDomains, usable: SubDomains, best_lower: float) -> StopReason:
+    if state.aborts and _choose(subdomains, _best_lower(subdomains), state) is not None:
+        return StopReason.BLOCKED
+    if not any(s.any_safe for s in usable.values()):
         return StopReason.EMPTY_SAFE_SET
-    if any(s.any_expander or s.highest_upper >= best_lower for s in subdomains.values()):
+    if any(s.any_expander or s.highest_upper >= best_lower for s in usable.values()):
         return StopReason.CONVERGED
     return StopReason.NO_CANDIDATES
 

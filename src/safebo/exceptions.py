@@ -94,6 +94,7 @@ class StopReason(Enum):
     CONVERGED = "converged"
     EMPTY_SAFE_SET = "empty_safe_set"
     NO_CANDIDATES = "no_candidates"
+    BLOCKED = "blocked"
 
     @property
     def advice(self) -> str:
@@ -112,5 +113,9 @@ _ADVICE = {
     StopReason.NO_CANDIDATES: (
         "The certified safe set holds neither a potential maximiser nor an expander on the grid: use more points_per_axis or "
         "smaller cubes."
+    ),
+    StopReason.BLOCKED: (
+        "Everything left to measure lies next to an aborted experiment: find out why it was aborted, and take best() or choose a "
+        "smaller abort_radius."
     ),
 }

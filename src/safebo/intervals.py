@@ -112,7 +112,7 @@ def decide(
         norm = floor = target
     for _ in range(_MAX_RAISES):
         history = before.restarted() if events else before
-        formed = _form(replace(history, norm=norm, floor=floor), output, columns, keep_grid)
+        formed = form(replace(history, norm=norm, floor=floor), output, columns, keep_grid)
         if formed.consistent:
             return formed, events
         target = norm * rules.margin if may_raise else norm
@@ -121,8 +121,8 @@ def decide(
     raise InvalidValueError(f"No norm makes the intervals of {output.name!r} in {cube} consistent: check its noise and kernel.")
 
 
-def _form(state: OutputState, output: Output, columns: FloatArray, keep_grid: bool) -> Formed:
-    """Q_t with the norm of the state, intersected with what the state remembers."""
+def form(state: OutputState, output: Output, columns: FloatArray, keep_grid: bool = False) -> Formed:
+    """Q_t with the norm of the state, intersected with what the state remembers; repeating it changes nothing."""
     posterior, bound = state.posterior, output.bound
     beta = bound.beta(posterior, state.norm, output.noise, output.delta) if is_scaled(bound) else -1.0
     state = replace(

@@ -36,7 +36,7 @@ from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import AdaptiveScenario, NormEstimator
 from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, resolve_outputs
 from safebo.posterior import Posterior
-from safebo.state import Sample, Settings, State
+from safebo.state import Abort, Sample, Settings, State
 from safebo.subdomain import SubDomain
 
 FloatArray = NDArray[np.float64]
@@ -104,6 +104,7 @@ class SafeOptimizer:
                       lengthscales away from it; None: no limit beyond the certificate
     min_width         points whose interval is narrower are not measured again, in measured units
     constraints       further outputs with limits
+    abort_radius      lengthscales around an aborted experiment in which none follows
     falsify           test every norm bound against the data, and raise it if they refute it
     refutation_margin factor above the refuting bound that a refuted norm is raised to
     screening         a cheap norm estimator used to rank sub-domains; the returned trial is always certified with `norm`
@@ -128,6 +129,7 @@ class SafeOptimizer:
         stride: float | None = 0.5,
         min_width: float = 0.1,
         constraints: Mapping[str, Constraint] | None = None,
+        abort_radius: float = 0.25,
         falsify: bool = True,
         refutation_margin: float = 1.2,
         screening: NormEstimator | None = None,
@@ -161,6 +163,7 @@ class SafeOptimizer:
             memory_budget=memory_budget,
             seed=seed,
             stride=stride,
+            abort_radius=abort_radius,
         )
         self._start(State(settings))
 
@@ -185,16 +188,48 @@ class SafeOptimizer:
 
     # -- the loop -------------------------------------------------------------------------------------------------------
 
-    def tell(self, what: Trial | Params, value: float, constraints: Mapping[str, float] | None = None) -> None:
+    def tell(
+        self,
+        what: Trial | Params,
+        value: float | None = None,
+        constraints: Mapping[str, float] | None = None,
+        *,
+        status: str = "measured",
+        reason: str = "",
+    ) -> None:
         """Commit a measurement: of a trial, or of parameters that were run without asking (the initial safe samples, say).
 
         The first sample must lie inside every limit. Later ones need not: they are used as data, never as a starting point, and
         a warning says so. A rejected measurement leaves the state as it was.
+
+        status="aborted", without values: the experiment failed or was stopped. It is recorded with its reason (`state.aborts`),
+        nothing is learned from it, and no experiment follows within `abort_radius` lengthscales of it.
         """
         with self._lock:
-            self._tell(what, value, constraints)
+            if status == "aborted":
+                self._abort(what, value, constraints, reason)
+            elif status != "measured":
+                raise InvalidValueError(f"status must be 'measured' or 'aborted', got {status!r}.")
+            elif reason:
+                raise InvalidValueError(f"A reason belongs to an aborted experiment, got {reason!r} with a measurement.")
+            else:
+                self._tell(what, value, constraints)
 
-    def _tell(self, what: Trial | Params, value: float, constraints: Mapping[str, float] | None) -> None:
+    def _abort(self, what: Trial | Params, value: object, constraints: object, reason: object) -> None:
+        if value is not None or constraints is not None:
+            raise InvalidValueError(f"An aborted experiment has no measurement, got {value!r}, {constraints!r}: tell it without.")
+        if not isinstance(reason, str):
+            raise InvalidValueError(f"The reason of an abort must be text, got {reason!r}.")
+        trial = what if isinstance(what, Trial) else None
+        point = self._check_trial(trial) if trial is not None else self.domain.point(what)  # type: ignore[arg-type]
+        x = self.domain.to_unit(point).tolist() if trial is None else trial.x
+        identity = None if trial is None else trial.id
+        self._state = self._state.aborted(Abort(tuple(point.tolist()), tuple(x), self._state.step, reason, identity))
+        self._analysis = None
+        if trial is not None:
+            self._issued.pop(trial.id, None)
+
+    def _tell(self, what: Trial | Params, value: object, constraints: Mapping[str, float] | None) -> None:
         trial = what if isinstance(what, Trial) else None
         point = self._check_trial(trial) if trial is not None else self.domain.point(what)  # type: ignore[arg-type]
         values = self._check_values(value, constraints)
@@ -274,7 +309,7 @@ class SafeOptimizer:
 
         Where nothing is certified beyond the samples that were measured inside every limit, it is the best of those.
         """
-        subdomains = self._require_analysis().subdomains
+        subdomains = self._require_analysis().open
         found = [s.best for s in subdomains.values() if s.best is not None]
         if found:
             candidate = max(found, key=lambda c: c.lower[0])
@@ -317,8 +352,9 @@ class SafeOptimizer:
         """Which points in user units are certified as safe by some sub-domain, (p,)."""
         points = self._unit_points(x)
         result = np.zeros(len(points), dtype=bool)
+        blocked = self._state.blocked(points)
         for subdomain in self._require_analysis().subdomains.values():
-            todo = np.flatnonzero(~result & subdomain.cube.contains(points, self.domain.rounding))
+            todo = np.flatnonzero(~result & ~blocked & subdomain.cube.contains(points, self.domain.rounding))
             if len(todo) and len(subdomain.rows):
                 result[todo] = certifies(subdomain, self._rules, points[todo])
         return result
@@ -331,7 +367,7 @@ class SafeOptimizer:
     def subdomains(self) -> list[SubDomainView]:
         """Intervals and sets S, M, G of every sub-domain on its grid, rebuilt on request."""
         analysis = self._require_analysis()
-        return [view(s, self._rules, analysis.best_lower) for s in analysis.subdomains.values()]
+        return [view(s, self._rules, analysis.best_lower) for s in analysis.open.values()]
 
     @property
     def guarantee(self) -> Guarantee:
@@ -383,7 +419,7 @@ class SafeOptimizer:
         return f"{self._state.step}-{self._state.digest()}"
 
     def _check_trial(self, trial: Trial) -> FloatArray:
-        if any(s.trial == trial.id for s in self._state.samples):
+        if trial.id in {s.trial for s in self._state.samples} | {a.trial for a in self._state.aborts}:
             raise AlreadyToldError(f"Trial {trial.id} has been told before; tell the parameters as a dict to add a repetition.")
         if trial.id not in self._issued and self._state.step and trial.id == self._trial_id():
             self.ask()  # a trial from before a restart: the same state asks for it again

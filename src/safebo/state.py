@@ -109,6 +109,7 @@ class Settings:
     memory_budget: int
     seed: int
     stride: float | None
+    abort_radius: float
 
     def __post_init__(self) -> None:
         if not isinstance(self.domain, Box):
@@ -140,6 +141,7 @@ class Settings:
             "falsify": bool(self.falsify),
             "margin": margin,
             "stride": None if self.stride is None else positive(self.stride, "stride"),
+            "abort_radius": _radius(self.abort_radius),
             "memory_budget": count(self.memory_budget, "memory_budget", 0),
             "seed": count(self.seed, "seed", 0),
         }
@@ -158,6 +160,17 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Abort:
+    """An experiment that did not end with a measurement: nothing is learned from it, and no experiment follows close to it."""
+
+    point: tuple[float, ...]
+    x: tuple[float, ...]
+    step: int  # samples there were when it happened
+    reason: str
+    trial: str | None
+
+
+@dataclass(frozen=True)
 class NormRecord:
     """The raw norm estimates that one executed trial was certified with: (cube number, one estimate per output)."""
 
@@ -167,11 +180,12 @@ class NormRecord:
 
 @dataclass(frozen=True)
 class State:
-    """Settings, samples and norm history."""
+    """Settings, samples, norm history and aborted experiments."""
 
     settings: Settings
     samples: tuple[Sample, ...] = ()
     records: tuple[NormRecord, ...] = ()
+    aborts: tuple[Abort, ...] = ()
 
     @property
     def step(self) -> int:
@@ -199,13 +213,28 @@ class State:
 
     def digest(self) -> str:
         """A short fingerprint of seed and data: trials carry it, so that a foreign or stale trial is recognised."""
-        content = json.dumps([self.settings.seed, [(s.x, s.values) for s in self.samples]])
+        aborts = [[(a.x, a.step) for a in self.aborts]] if self.aborts else []
+        content = json.dumps([self.settings.seed, [(s.x, s.values) for s in self.samples], *aborts])
         return hashlib.sha256(content.encode()).hexdigest()[:10]
 
     def told(self, sample: Sample, record: NormRecord | None) -> State:
         """The state after one more measurement."""
         records = self.records if record is None else (*self.records, record)
         return replace(self, samples=(*self.samples, sample), records=records)
+
+    def aborted(self, abort: Abort) -> State:
+        """The state after one more aborted experiment."""
+        return replace(self, aborts=(*self.aborts, abort))
+
+    def blocked(self, points: FloatArray) -> NDArray[np.bool_]:
+        """Points (p, n) of the unit cube within `abort_radius` lengthscales of an aborted experiment (of some limit)."""
+        result = np.zeros(len(points), dtype=bool)
+        if self.aborts and len(points):
+            centres = np.array([a.x for a in self.aborts])
+            for output in self.outputs:
+                if output.is_limit:
+                    result |= (output.kernel.scaled_distance(points, centres) <= self.settings.abort_radius).any(axis=1)
+        return result
 
     def to_json(self) -> str:
         """The whole state as JSON text."""
@@ -216,6 +245,7 @@ class State:
                 "settings": settings,
                 "samples": [[s.point, s.x, s.values, s.trial] for s in self.samples],
                 "records": [[r.step, [[c, list(e)] for c, e in r.estimates]] for r in self.records],
+                "aborts": [[a.point, a.x, a.step, a.reason, a.trial] for a in self.aborts],
             }
         )
 
@@ -233,11 +263,12 @@ class State:
             settings = Settings(**{key: decode(value) for key, value in content["settings"].items()})
             samples = tuple(_sample(entry, settings) for entry in content["samples"])
             records = tuple(_record(entry, len(settings.outputs)) for entry in content["records"])
+            aborts = tuple(_abort(entry, settings) for entry in content["aborts"])
         except InvalidValueError:
             raise
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InvalidValueError(f"The JSON state is incomplete or damaged: {error!r}.") from None
-        state = cls(settings, samples, records)
+        state = cls(settings, samples, records, aborts)
         _check_history(state)
         return state
 
@@ -248,8 +279,15 @@ def _numbers(values: Any, length: int, what: str) -> tuple[float, ...]:
     return tuple(number(v, f"{what} in the JSON state") for v in values)
 
 
-def _sample(entry: Any, settings: Settings) -> Sample:
-    point, x, values, trial = entry
+def _radius(value: object) -> float:
+    radius = number(value, "abort_radius")
+    if radius < 0.0:
+        raise InvalidValueError(f"abort_radius must be >= 0, got {value!r}.")
+    return radius
+
+
+def _place(point: Any, x: Any, trial: Any, settings: Settings) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """A point in user units and in the unit cube, which must agree."""
     dim = settings.domain.dim
     told = _numbers(point, dim, "a sample's parameters")
     unit = _numbers(x, dim, "a sample's point in the unit cube")
@@ -257,7 +295,20 @@ def _sample(entry: Any, settings: Settings) -> Sample:
         raise InvalidValueError(f"The JSON state is damaged: {point!r} is not {x!r} in the unit cube.")
     if trial is not None and not isinstance(trial, str):
         raise InvalidValueError(f"The JSON state is damaged: a trial's id is a string, got {trial!r}.")
-    return Sample(told, unit, _numbers(values, len(settings.outputs), "a sample's measurements"), trial)
+    return told, unit
+
+
+def _sample(entry: Any, settings: Settings) -> Sample:
+    point, x, values, trial = entry
+    place = _place(point, x, trial, settings)
+    return Sample(*place, _numbers(values, len(settings.outputs), "a sample's measurements"), trial)
+
+
+def _abort(entry: Any, settings: Settings) -> Abort:
+    point, x, step, reason, trial = entry
+    if not isinstance(reason, str):
+        raise InvalidValueError(f"The JSON state is damaged: the reason of an abort is text, got {reason!r}.")
+    return Abort(*_place(point, x, trial, settings), count(step, "an abort's step", 0), reason, trial)
 
 
 def _record(entry: Any, outputs: int) -> NormRecord:
@@ -279,3 +330,5 @@ def _check_history(state: State) -> None:
         if not last < record.step <= state.step or any(cube >= len(cubes) for cube, _ in record.estimates):
             raise InvalidValueError(f"The JSON state is damaged: its norm record of step {record.step} does not fit its samples.")
         last = record.step
+    if any(abort.step > state.step for abort in state.aborts):
+        raise InvalidValueError(f"The JSON state is damaged: an abort belongs to a step beyond the {state.step} samples.")

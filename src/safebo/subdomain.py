@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safebo.bounds import norm_lower_bound
 from safebo.domain import Cube, Grid
 from safebo.exceptions import InvalidValueError
-from safebo.intervals import OutputState, Refutation, Rules, decide
+from safebo.intervals import OutputState, Refutation, Rules, decide, form
 from safebo.norms import NormQuery
 from safebo.outputs import Output
 from safebo.posterior import PointField, Posterior
@@ -174,33 +174,60 @@ def conclude(
         formed, found = decide(before, output, draft.raw[i], lower_bounds[i], rules, draft.cube, step, columns, keep_grid)
         states.append(formed.state)
         fields.append(formed.points)
-        halves.append(formed.half_width / np.sqrt(output.kernel.outputscale))
+        halves.append(formed.half_width)
         events.extend(found)
-    uncertainty = halves[0] if len(halves) == 1 else np.maximum.reduce(halves)
     old_norms = [np.inf] * len(states) if draft.previous is None else [o.norm for o in draft.previous.outputs]
     restarted = bool(events) or any(new.norm > old for new, old in zip(states, old_norms, strict=True))
     old_safe = np.zeros(grid.size, dtype=bool)
     if draft.previous is not None and not restarted:
         old_safe = draft.previous.safe_mask(grid.size)
     seeds = draft.posteriors[0][0].x[draft.seeds]
-    safe, certified = np.ones(grid.size, dtype=bool), np.ones(len(seeds), dtype=bool)
-    limits = []  # (output, optimistic margin on the grid)
+    safe = np.ones(grid.size, dtype=bool)
     for i, output in enumerate(rules.outputs):
         state, points = states[i], fields[i]
-        for pessimistic, optimistic, seed_margin in _margins(output, points, state, draft.seeds):
+        for pessimistic, _, seed_margin in _margins(output, points, state, draft.seeds):
             allowed = pessimistic >= 0.0 if rules.safe_set != "continuity" else np.zeros(grid.size, dtype=bool)
             if rules.safe_set != "confidence" and not allowed.all():
                 allowed = allowed | covered(grid, output.kernel, state.norm, pessimistic, old_safe, seeds, seed_margin)
             safe &= allowed
-            certified &= seed_margin >= 0.0
-            limits.append((i, optimistic))
+    return _concluded(draft.cube, draft.rows, draft.seeds, rules, states, fields, halves, safe), events
+
+
+def without(subdomain: SubDomain, rules: Rules, removed: Mask) -> SubDomain:
+    """The same sub-domain with the marked grid points (G,) taken out of its safe set."""
+    grid = Grid(subdomain.cube, rules.shape)
+    columns = grid.columns()
+    formed = [form(state, o, columns) for state, o in zip(subdomain.outputs, rules.outputs, strict=True)]
+    safe = subdomain.safe_mask(grid.size) & ~removed
+    fields, halves = [f.points for f in formed], [f.half_width for f in formed]
+    return _concluded(subdomain.cube, subdomain.rows, subdomain.seeds, rules, list(subdomain.outputs), fields, halves, safe)
+
+
+def _concluded(
+    cube: Cube,
+    rows: NDArray[np.intp],
+    seeds: Mask,
+    rules: Rules,
+    states: list[OutputState],
+    fields: list[PointField],
+    halves: list[FloatArray],
+    safe: Mask,
+) -> SubDomain:
+    """A sub-domain from its intervals and its safe set: where experiments may be, expanders, summary."""
+    grid = Grid(cube, rules.shape)
+    certified = np.ones(int(seeds.sum()), dtype=bool)
     near = safe & within_stride(rules, fields)
     expanding = np.zeros(grid.size, dtype=bool)
-    if near.any() and not near.all():
-        for i, optimistic in limits:
-            expanding |= expanders(grid, rules.outputs[i].kernel, states[i].norm, optimistic, near)
-    summary = _summarise(grid, rules, states, fields, uncertainty, safe, near, expanding, seeds, draft.seeds, certified)
-    return SubDomain(draft.cube, draft.rows, draft.seeds, tuple(states), np.packbits(safe), np.packbits(near), *summary), events
+    for output, state, points in zip(rules.outputs, states, fields, strict=True):
+        for _, optimistic, seed_margin in _margins(output, points, state, seeds):
+            certified &= seed_margin >= 0.0
+            if near.any() and not near.all():
+                expanding |= expanders(grid, output.kernel, state.norm, optimistic, near)
+    scaled = [half / np.sqrt(output.kernel.outputscale) for half, output in zip(halves, rules.outputs, strict=True)]
+    uncertainty = scaled[0] if len(scaled) == 1 else np.maximum.reduce(scaled)
+    places = states[0].posterior.x[seeds]
+    summary = _summarise(grid, rules, states, fields, uncertainty, safe, near, expanding, places, seeds, certified)
+    return SubDomain(cube, rows, seeds, tuple(states), np.packbits(safe), np.packbits(near), *summary)
 
 
 def within_stride(rules: Rules, fields: Sequence[PointField]) -> Mask:

@@ -37,11 +37,11 @@ def drive(
 
     initial    parameters known to be safe, measured first if the optimizer has no measurement yet
     on_abort   what to do with an aborted experiment. Default: `ExperimentAborted` is raised and ends the loop. A function may
-               return False to end it quietly or True to go on; the optimizer then asks for the same experiment again
+               return False to end it quietly, or True to go on elsewhere: the optimizer is told of the abort and keeps away
     on_result  called with every trial and its measurement, after it was told
 
-    An aborted experiment is never told. The optimizer stays as it was: after the rig was checked, `drive` continues it. Any
-    other exception stops the plant and is passed on.
+    Nothing is ever learned from an aborted experiment. Unless the loop goes on, the optimizer stays as it was: after the rig was
+    checked, `drive` continues it with the same experiment. Any other exception stops the plant and is passed on.
     """
     done = 0
     aborted: list[ExperimentAborted] = []
@@ -60,6 +60,7 @@ def drive(
             aborted.append(error)
             if not on_abort(trial, error):
                 break
+            optimizer.tell(trial, status="aborted", reason=error.reason)
             continue
         optimizer.tell(trial, result.objective, result.constraints)
         done += 1
