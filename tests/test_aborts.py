@@ -32,8 +32,11 @@ def distance(opt, x, y):
 
 
 def apart(opt, x, abort, radius):
-    """Further away than the radius, up to rounding, and not the same point."""
-    return distance(opt, x, abort.x) > radius * (1.0 - 1e-9) and tuple(x) != abort.x
+    """Not ruled out, up to rounding: beyond the radius, or nearer to a good measurement from before the abort."""
+    away = distance(opt, x, abort.x)
+    known = [s.x for s, good in zip(opt.state.samples[: abort.step], opt.state.inside(), strict=False) if good]
+    nearest = min((distance(opt, x, k) for k in known), default=np.inf)
+    return (away > radius * (1.0 - 1e-9) or nearest < away * (1.0 + 1e-9)) and tuple(x) != abort.x
 
 
 @settings(max_examples=20, deadline=None)
@@ -97,8 +100,7 @@ def test_aborts_do_not_enter_the_norms_or_what_is_committed():
 
 def test_a_blocked_run_says_so():
     opt, _ = started(1, abort_radius=100.0)
-    trial = opt.ask()
-    opt.tell(trial, status="aborted", reason="pendulum fell")
+    opt.tell(opt.state.samples[0].point, status="aborted", reason="pendulum fell")
     assert opt.ask() is None and opt.stop_reason is StopReason.BLOCKED
     assert "aborted" in opt.stop_reason.advice
     assert opt.best().params == opt.domain.as_dict(np.array(opt.state.samples[0].point))  # what was measured stays
@@ -110,7 +112,11 @@ def test_the_limit_with_the_longest_lengthscale_decides():
     opt.tell([0.5], 0.0, {"g": 1.0})
     opt.tell([0.4], status="aborted")
     points = np.linspace(0.0, 1.0, 101)[:, None]
-    np.testing.assert_array_equal(opt.state.blocked(points), np.abs(points[:, 0] - 0.4) <= 0.2 + 1e-12)
+    np.testing.assert_array_equal(opt.state.blocked(points), (points[:, 0] >= 0.2 - 1e-12) & (points[:, 0] <= 0.45))
+    opt.tell([0.42], 0.0, {"g": 1.0})  # measured later: what was ruled out stays so
+    np.testing.assert_array_equal(opt.state.blocked(points), (points[:, 0] >= 0.2 - 1e-12) & (points[:, 0] <= 0.45))
+    opt.tell([0.5], status="aborted")  # where it was good before
+    assert opt.state.blocked(np.array([[0.5], [0.65]])).all() and not opt.state.blocked(np.array([[0.71]])).any()
 
 
 @pytest.mark.parametrize(

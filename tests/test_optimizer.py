@@ -319,7 +319,7 @@ def test_state_holds_no_pickle_and_no_secrets_of_the_process():
     opt = BENCHES[1].optimizer()
     BENCHES[1].run(opt, 2)
     content = json.loads(opt.state.to_json())
-    assert set(content) == {"safebo", "settings", "samples", "records"}
+    assert set(content) == {"safebo", "settings", "samples", "records", "aborts"}
     assert [len(s) for s in content["samples"]] == [4, 4, 4]
 
 

@@ -104,7 +104,7 @@ class SafeOptimizer:
                       lengthscales away from it; None: no limit beyond the certificate
     min_width         points whose interval is narrower are not measured again, in measured units
     constraints       further outputs with limits
-    abort_radius      lengthscales around an aborted experiment in which none follows
+    abort_radius      lengthscales around an aborted experiment in which none follows, except nearer to earlier good measurements
     falsify           test every norm bound against the data, and raise it if they refute it
     refutation_margin factor above the refuting bound that a refuted norm is raised to
     screening         a cheap norm estimator used to rank sub-domains; the returned trial is always certified with `norm`
@@ -203,7 +203,7 @@ class SafeOptimizer:
         a warning says so. A rejected measurement leaves the state as it was.
 
         status="aborted", without values: the experiment failed or was stopped. It is recorded with its reason (`state.aborts`),
-        nothing is learned from it, and no experiment follows within `abort_radius` lengthscales of it.
+        nothing is learned from it, and no experiment follows next to it (`State.blocked`).
         """
         with self._lock:
             if status == "aborted":

@@ -227,13 +227,18 @@ class State:
         return replace(self, aborts=(*self.aborts, abort))
 
     def blocked(self, points: FloatArray) -> NDArray[np.bool_]:
-        """Points (p, n) of the unit cube within `abort_radius` lengthscales of an aborted experiment (of some limit)."""
-        result = np.zeros(len(points), dtype=bool)
-        if self.aborts and len(points):
-            centres = np.array([a.x for a in self.aborts])
-            for output in self.outputs:
-                if output.is_limit:
-                    result |= (output.kernel.scaled_distance(points, centres) <= self.settings.abort_radius).any(axis=1)
+        """Points (p, n) of the unit cube that an aborted experiment rules out, by the distance of some limit's kernel.
+
+        Those within `abort_radius` lengthscales of it, and no nearer to what had been measured inside every limit by then:
+        so close to good measurements it is rather the rig that failed than the parameters.
+        """
+        result, x, inside = np.zeros(len(points), dtype=bool), self.x(), self.inside()
+        for abort in self.aborts if len(points) else ():
+            known = x[: abort.step][inside[: abort.step]]
+            for kernel in [o.kernel for o in self.outputs if o.is_limit]:
+                away = kernel.scaled_distance(points, np.array([abort.x]))[:, 0]
+                nearest = kernel.scaled_distance(points, known).min(axis=1) if len(known) else np.inf
+                result |= (away <= self.settings.abort_radius) & (away <= nearest)
         return result
 
     def to_json(self) -> str:
