@@ -49,6 +49,20 @@ def train_norm(
     study.main(out, quick=quick, jobs=jobs, seed=seed, stage=stage)
 
 
+@app.command("train-policy")
+def train_policy(
+    env: Annotated[str, typer.Argument(help="cart_pole, mountain_car, swimmer, lunar_lander, half_cheetah or ant.")],
+    out: Annotated[Optional[Path], typer.Option(help="Folder; default out/train-policy/ENV.", show_default=False)] = None,
+    steps: Annotated[Optional[int], typer.Option(min=1, help="Environment steps in all.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the network, the exploration and the initial states.")] = 0,
+    quick: Quick = False,
+) -> None:
+    """Train a policy in the nominal environment of an RL benchmark; an interrupted run continues."""
+    from safebo.studies import train_policy as study
+
+    study.main(env, out or Path("out/train-policy") / env, steps=steps, seed=seed, quick=quick)
+
+
 @app.command()
 def calibrate(
     out: Annotated[Path, typer.Option(help="Folder for runs.csv, table and picture.")] = Path("out/calibration"),

@@ -1,0 +1,1 @@
+"""Six reinforcement-learning policies in environments that have changed since they were trained."""

@@ -1,0 +1,144 @@
+"""The six environments of the benchmark: what is nominal, what changes, and what else defines the problem.
+
+A policy is trained in the nominal environment and used in the changed one. MuJoCo models are changed in their XML file, before
+they are compiled, so that masses and inertias follow the new geometry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safebo.exceptions import InvalidValueError
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One attribute of one geom of a MuJoCo model: the geom by its own name, or by the name of the body it belongs to."""
+
+    geom: str
+    attribute: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """Soft actor-critic: environment steps, hidden layers, and the arguments of the trainer that are not its defaults."""
+
+    steps: int
+    layers: tuple[int, ...] = (64, 64)
+    every: int = 5000
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One row of the table."""
+
+    name: str
+    id: str
+    actions: int
+    training: Training
+    options: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    edits: tuple[Edit, ...] = ()
+    changed_options: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, float] = field(default_factory=dict)
+
+
+_SDE = {
+    "use_sde": True, "gamma": 0.9999, "tau": 0.01, "batch_size": 512, "ent_coef": 0.1, "train_freq": 32, "gradient_steps": 32,
+    "learning_starts": 0, "buffer_size": 50_000, "policy": {"log_std_init": -3.67},
+}  # fmt: skip
+
+ENVIRONMENTS: dict[str, Environment] = {
+    e.name: e
+    for e in (
+        Environment(
+            "cart_pole", "InvertedPendulum-v5", 1, Training(20_000, every=1000, settings={"learning_starts": 1000}),
+            model="inverted_pendulum.xml", edits=(Edit("cpole", "fromto", "0 0 0 0.001 0 0.8"),),
+        ),
+        Environment(
+            "mountain_car", "MountainCarContinuous-v0", 1, Training(50_000, every=2000, settings=_SDE),
+            attributes={"power": 0.0013},
+        ),
+        Environment(
+            "lunar_lander", "LunarLanderContinuous-v3", 2,
+            Training(100_000, (128, 128), settings={"learning_rate": 1e-3, "tau": 0.01, "learning_starts": 5000}),
+            changed_options={"enable_wind": True, "wind_power": 10.0, "turbulence_power": 0.0},
+        ),
+        Environment(
+            "swimmer", "Swimmer-v5", 2,
+            Training(150_000, settings={"gamma": 0.9999, "train_freq": 2, "gradient_steps": 1, "learning_starts": 5000}),
+            model="swimmer.xml", edits=(Edit("torso", "size", "0.3"), Edit("back", "size", "0.3")),
+        ),
+        Environment(
+            "half_cheetah", "HalfCheetah-v5", 6, Training(100_000, (128, 128), settings={"learning_starts": 5000}),
+            model="half_cheetah.xml", edits=tuple(Edit(g, "size", s) for g, s in (("bthigh", "0.066 .145"), ("bshin", "0.066 .15"), ("bfoot", "0.066 .094"))),
+        ),
+        Environment(
+            "ant", "Ant-v5", 8, Training(200_000, (128, 128), settings={"learning_starts": 5000}),
+            options={"include_cfrc_ext_in_observation": False}, model="ant.xml",
+            edits=tuple(Edit(f"{leg}_ankle_geom", "size", "0.18") for leg in ("left", "right", "third", "fourth")),
+        ),
+    )
+}  # fmt: skip
+"""All six, by name."""
+
+
+def environment(name: str) -> Environment:
+    """The row of this name."""
+    if name not in ENVIRONMENTS:
+        raise InvalidValueError(f"No environment is called {name!r}; known are {', '.join(ENVIRONMENTS)}.")
+    return ENVIRONMENTS[name]
+
+
+def make(name: str, *, changed: bool, **options: Any) -> Any:
+    """The Gymnasium environment, nominal or changed."""
+    row = environment(name)
+    gymnasium = _gymnasium()
+    arguments = {**row.options, **options}
+    if changed:
+        arguments |= row.changed_options
+        if row.edits:
+            arguments["xml_file"] = str(changed_model(row))
+    made = gymnasium.make(row.id, **arguments)
+    if changed:
+        for attribute, value in row.attributes.items():
+            if not hasattr(made.unwrapped, attribute):
+                raise InvalidValueError(f"{row.id} has no attribute {attribute!r}.")
+            setattr(made.unwrapped, attribute, value)
+    return made
+
+
+def changed_model(row: Environment) -> Path:
+    """Path of the changed MuJoCo model; written once per content to the temporary folder."""
+    from gymnasium.envs import mujoco
+
+    tree = ElementTree.parse(Path(mujoco.__file__).parent / "assets" / row.model)
+    for edit in row.edits:
+        geoms = tree.findall(f".//geom[@name='{edit.geom}']") or tree.findall(f".//body[@name='{edit.geom}']/geom")
+        if len(geoms) != 1 or edit.attribute not in geoms[0].attrib:
+            raise InvalidValueError(f"{row.model} has not exactly one geom {edit.geom!r} with {edit.attribute!r}.")
+        geoms[0].set(edit.attribute, edit.value)
+    text = ElementTree.tostring(tree.getroot(), encoding="unicode")
+    path = Path(tempfile.gettempdir()) / f"safebo-{row.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.xml"
+    if not path.exists():
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(text)
+        partial.replace(path)
+    return path
+
+
+def _gymnasium() -> Any:
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise ImportError("The RL benchmarks need Gymnasium: pip install 'safebo[rl]'.") from error
+    return gymnasium
