@@ -26,13 +26,14 @@ def reproduce(
         "out/reproduce"
     ),
     listing: Annotated[bool, typer.Option("--list", help="Name the figures and stop.")] = False,
+    env: Annotated[Optional[str], typer.Option(help="Only this environment of the figure rl.", show_default=False)] = None,
     quick: Quick = False,
     jobs: Jobs = 0,
 ) -> None:
     """Make the numerical figures of the paper."""
     from safebo.studies import reproduce as study
 
-    study.main(names or [], out, listing=listing, quick=quick, jobs=jobs)
+    study.main(names or [], out, listing=listing, quick=quick, jobs=jobs, env=env)
 
 
 @app.command("train-norm")

@@ -1,6 +1,7 @@
 """`safebo train-policy ENV`: a soft actor-critic policy in the nominal environment of a benchmark. An interrupted run continues.
 
     out/ENV.safetensors, ENV.json    the best deterministic actor so far, with settings and training curve
+    out/actors/STEPS.safetensors     every evaluated actor
     out/curve.csv                    steps, mean and smallest return of the deterministic actor, seconds
     out/checkpoint.zip, replay.pkl   the trainer's own state, to continue from; not needed by anything else
 
@@ -54,8 +55,10 @@ def main(env: str, out: Path, *, steps: int | None = None, seed: int = 0, quick:
                 "seconds": round(time.perf_counter() - started, 1),
             }
         )
+        about = _about(row, seed, total, curve)
+        actor.save(out / "actors" / f"{model.num_timesteps}.safetensors", about)
         if returns.mean() >= best:
-            actor.save(out / f"{env}.safetensors", _about(row, seed, total, curve))
+            actor.save(out / f"{env}.safetensors", about)
         model.save(checkpoint)
         model.save_replay_buffer(replay)
         print(f"{env}: {model.num_timesteps} of {total} steps, return {returns.mean():.1f}, smallest {returns.min():.1f}", flush=True)

@@ -38,12 +38,36 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Task:
+    """What is learned in the changed environment, and with what the methods of the paper learn it.
+
+    biases        name -> (low, high), in units of the action; 0 is the policy as it was trained
+    constants     of the score, see `scoring`
+    horizon       steps of an episode
+    episodes      per experiment
+    noise         standard deviation of an experiment that is stated to the methods
+    lengthscale   of the kernel, as a fraction of the biases' range
+    cubes         N and Delta of Algorithm 4; from the paper
+    points        per axis of every grid; from the paper
+    """
+
+    biases: Mapping[str, tuple[float, float]]
+    constants: Mapping[str, float]
+    horizon: int
+    episodes: int
+    noise: float
+    lengthscale: float
+    cubes: tuple[int, float]
+    points: int
+
+
+@dataclass(frozen=True)
 class Environment:
     """One row of the table."""
 
     name: str
     id: str
-    actions: int
+    task: Task
     training: Training
     options: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
@@ -56,39 +80,64 @@ _SDE = {
     "use_sde": True, "gamma": 0.9999, "tau": 0.01, "batch_size": 512, "ent_coef": 0.1, "train_freq": 32, "gradient_steps": 32,
     "learning_starts": 0, "buffer_size": 50_000, "policy": {"log_std_init": -3.67},
 }  # fmt: skip
+_REAR = {"bthigh": "0.145", "bshin": "0.15", "bfoot": "0.094"}  # half-lengths that stay as they are
+_ANKLES = ("left", "right", "third", "fourth")
+_CHEETAH = ("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
+_ANT = ("hip_4", "ankle_4", "hip_1", "ankle_1", "hip_2", "ankle_2", "hip_3", "ankle_3")
 
 ENVIRONMENTS: dict[str, Environment] = {
-    e.name: e
-    for e in (
+    row.name: row
+    for row in (
         Environment(
-            "cart_pole", "InvertedPendulum-v5", 1, Training(20_000, every=1000, settings={"learning_starts": 1000}),
-            model="inverted_pendulum.xml", edits=(Edit("cpole", "fromto", "0 0 0 0.001 0 0.8"),),
+            "cart_pole",
+            "InvertedPendulum-v5",
+            Task({"force": (-1.5, 1.5)}, {"reach": 0.5}, 1000, 3, 0.01, 0.1, (3, 0.1), 1000),
+            Training(20_000, every=1000, settings={"learning_starts": 1000}),
+            model="inverted_pendulum.xml",
+            edits=(Edit("cpole", "fromto", "0 0 0 0.001 0 0.8"),),
         ),
         Environment(
-            "mountain_car", "MountainCarContinuous-v0", 1, Training(50_000, every=2000, settings=_SDE),
+            "mountain_car",
+            "MountainCarContinuous-v0",
+            Task({"force": (-1.0, 1.0)}, {"goal": 0.45, "valley": -0.5236}, 400, 30, 0.03, 0.1, (3, 0.1), 1000),
+            Training(50_000, every=2000, settings=_SDE),
             attributes={"power": 0.0013},
         ),
         Environment(
-            "lunar_lander", "LunarLanderContinuous-v3", 2,
+            "swimmer",
+            "Swimmer-v5",
+            Task({"front": (-1.0, 1.0), "rear": (-1.0, 1.0)}, {"velocity": 3, "speed": 0.2}, 250, 3, 0.02, 0.2, (5, 0.1), 500),
+            Training(100_000, settings={"gamma": 0.998, "tau": 0.01, "learning_rate": 1e-3, "learning_starts": 2000}),
+            options={"frame_skip": 16, "max_episode_steps": 250},
+            model="swimmer.xml",
+            edits=(Edit("torso", "size", "0.3"), Edit("back", "size", "0.3")),
+        ),
+        Environment(
+            "lunar_lander",
+            "LunarLanderContinuous-v3",
+            Task({"main": (-1.0, 1.0), "side": (-1.0, 1.0)}, {}, 1000, 10, 0.03, 0.2, (5, 0.1), 500),
             Training(100_000, (128, 128), settings={"learning_rate": 1e-3, "tau": 0.01, "learning_starts": 5000}),
-            changed_options={"enable_wind": True, "wind_power": 10.0, "turbulence_power": 0.0},
+            changed_options={"enable_wind": True, "wind_power": 8.0, "turbulence_power": 0.0},
         ),
         Environment(
-            "swimmer", "Swimmer-v5", 2,
-            Training(150_000, settings={"gamma": 0.9999, "train_freq": 2, "gradient_steps": 1, "learning_starts": 5000}),
-            model="swimmer.xml", edits=(Edit("torso", "size", "0.3"), Edit("back", "size", "0.3")),
+            "half_cheetah",
+            "HalfCheetah-v5",
+            Task({name: (-0.5, 0.5) for name in _CHEETAH}, {}, 500, 5, 0.03, 0.3, (10, 0.05), 8),
+            Training(100_000, (128, 128), settings={"learning_starts": 5000}),
+            model="half_cheetah.xml",
+            edits=tuple(Edit(geom, "size", f"0.066 {half}") for geom, half in _REAR.items()),
         ),
         Environment(
-            "half_cheetah", "HalfCheetah-v5", 6, Training(100_000, (128, 128), settings={"learning_starts": 5000}),
-            model="half_cheetah.xml", edits=tuple(Edit(g, "size", s) for g, s in (("bthigh", "0.066 .145"), ("bshin", "0.066 .15"), ("bfoot", "0.066 .094"))),
-        ),
-        Environment(
-            "ant", "Ant-v5", 8, Training(200_000, (128, 128), settings={"learning_starts": 5000}),
-            options={"include_cfrc_ext_in_observation": False}, model="ant.xml",
-            edits=tuple(Edit(f"{leg}_ankle_geom", "size", "0.18") for leg in ("left", "right", "third", "fourth")),
+            "ant",
+            "Ant-v5",
+            Task({name: (-0.5, 0.5) for name in _ANT}, {}, 500, 5, 0.03, 0.3, (10, 0.05), 5),
+            Training(200_000, (128, 128), settings={"learning_starts": 5000}),
+            options={"include_cfrc_ext_in_observation": False},
+            model="ant.xml",
+            edits=tuple(Edit(f"{leg}_ankle_geom", "size", "0.18") for leg in _ANKLES),
         ),
     )
-}  # fmt: skip
+}
 """All six, by name."""
 
 
@@ -114,6 +163,10 @@ def make(name: str, *, changed: bool, **options: Any) -> Any:
             if not hasattr(made.unwrapped, attribute):
                 raise InvalidValueError(f"{row.id} has no attribute {attribute!r}.")
             setattr(made.unwrapped, attribute, value)
+        if row.changed_options.get("enable_wind"):
+            from safebo.problems.rl.wind import SteadyWind
+
+            made = SteadyWind(made)
     return made
 
 

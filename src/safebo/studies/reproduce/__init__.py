@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from safebo.exceptions import InvalidValueError
+from safebo.problems.rl.environments import environment
 from safebo.report.style import require_matplotlib
 from safebo.studies.reproduce import (
     cubes,
@@ -17,6 +18,7 @@ from safebo.studies.reproduce import (
     locality,
     norm_ratio,
     random_functions,
+    rl,
     scenario_ablation,
     scenario_time,
     tightness,
@@ -31,6 +33,7 @@ FIGURES: dict[str, Figure] = {
         random_functions.FIGURE,
         norm_ratio.FIGURE,
         toy.TOY,
+        rl.FIGURE,
         cubes.FIGURE,
         tightness.FIGURE,
         locality.FIGURE,
@@ -42,16 +45,22 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def main(names: Sequence[str], out: Path, *, listing: bool = False, quick: bool = False, jobs: int = 0) -> None:
-    """Make the named figures, or all of them, in the order given."""
+def main(
+    names: Sequence[str], out: Path, *, listing: bool = False, quick: bool = False, jobs: int = 0, env: str | None = None
+) -> None:
+    """Make the named figures, or all of them, in the order given; `env` limits the figure `rl` to one environment for now."""
     if listing:
         for figure in FIGURES.values():
             print(f"{figure.name:<18} {figure.source:<16} {figure.title}")
         return
     chosen = _chosen(names)
+    if env is not None:
+        environment(env)  # an unknown name is an error before anything runs
+        if "rl" not in [figure.name for figure in chosen]:
+            raise InvalidValueError(f"--env {env} is for the figure rl, which is not among {', '.join(names)}.")
     require_matplotlib()
     for figure in chosen:
-        summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs)
+        summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs, only=(env,) if env and figure.name == "rl" else ())
         print(f"{figure.name}: {summary['headline']} ({summary['seconds']:.1f} s, {Path(out) / figure.name})", flush=True)
 
 

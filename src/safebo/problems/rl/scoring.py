@@ -1,0 +1,89 @@
+"""What an episode is worth: pure functions of its trajectory, on the unit scale, negative where the episode failed.
+
+Notation
+    o_t     observations, t = 0..T, an array (T + 1, k); T < H where the environment ended the episode before the horizon H
+    q       score: near 1 for an episode as good as one can hope for, below 0 for a failure, never below -1
+    failed  what the paper calls unsafe: the pole dropped, the goal not reached, backward movement, a crash, a fall
+
+A failure implies q <= FAILED < 0. Where the physics lets it, q also falls towards 0 before the failure happens: then a limit on q
+can be seen coming. The units below are those of the environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+FAILED = -0.1
+"""No failed episode scores more than this."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Score and failure of one episode, and how many steps it took."""
+
+    score: float
+    failed: bool
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """What was observed: o (T + 1, k), the environment's own rewards (T,), whether it ended the episode, and the horizon."""
+
+    observations: Array
+    rewards: Array
+    ended: bool
+    horizon: int
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return len(self.rewards)
+
+
+Constants = Mapping[str, float]
+
+
+def balance(path: Trajectory, c: Constants) -> tuple[float, bool]:
+    """Cart pole: q = mean over H steps of 1 - (x_t / reach)^2, at least -1 each; -1 for every step after the pole dropped.
+
+    o = (cart position x, pole angle, ...); the environment ends the episode when the angle exceeds 0.2 rad.
+    """
+    worth = np.maximum(1.0 - (path.observations[1:, 0] / c["reach"]) ** 2, -1.0)
+    return float((worth.sum() - (path.horizon - path.steps)) / path.horizon), path.ended
+
+
+def arrival(path: Trajectory, c: Constants) -> tuple[float, bool]:
+    """Mountain car: q = 1 - T/H when it reaches the goal at step T, (highest position - goal) / (goal - valley) < 0 otherwise.
+
+    o = (position, velocity); the environment ends the episode at the goal, position 0.45. The valley is at -pi/6.
+    """
+    if path.ended:
+        return 1.0 - path.steps / path.horizon, False
+    return float((path.observations[:, 0].max() - c["goal"]) / (c["goal"] - c["valley"])), True
+
+
+def progress(path: Trajectory, c: Constants) -> tuple[float, bool]:
+    """Swimmer: q = mean forward velocity / speed; failed where that is negative."""
+    mean = float(path.observations[1:, int(c["velocity"])].mean())
+    return mean / c["speed"], mean < 0.0
+
+
+SCORES: dict[str, Callable[[Trajectory, Constants], tuple[float, bool]]] = {
+    "cart_pole": balance,
+    "mountain_car": arrival,
+    "swimmer": progress,
+}
+
+
+def score(name: str, path: Trajectory, constants: Constants) -> Episode:
+    """The episode of this environment."""
+    q, failed = SCORES[name](path, constants)
+    return Episode(max(min(q, FAILED) if failed else q, -1.0), failed, path.steps)
