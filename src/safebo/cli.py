@@ -26,7 +26,7 @@ def reproduce(
         "out/reproduce"
     ),
     listing: Annotated[bool, typer.Option("--list", help="Name the figures and stop.")] = False,
-    env: Annotated[Optional[str], typer.Option(help="Only this environment of the figure rl.", show_default=False)] = None,
+    env: Annotated[Optional[str], typer.Option(help="Only this environment of the RL figures.", show_default=False)] = None,
     quick: Quick = False,
     jobs: Jobs = 0,
 ) -> None:

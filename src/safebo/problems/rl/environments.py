@@ -63,7 +63,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Environment:
-    """One row of the table."""
+    """One row of the table.
+
+    options            of the Gymnasium environment, nominal and changed
+    model, edits       the MuJoCo model and what changes in it
+    changed_options    further options of the changed environment
+    attributes         values set on the changed environment
+    starts             range of the initial position, where the environment lets one choose it; it is uniform in it
+    """
 
     name: str
     id: str
@@ -74,6 +81,7 @@ class Environment:
     edits: tuple[Edit, ...] = ()
     changed_options: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, float] = field(default_factory=dict)
+    starts: tuple[float, float] | None = None
 
 
 _SDE = {
@@ -99,9 +107,10 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "mountain_car",
             "MountainCarContinuous-v0",
-            Task({"force": (-1.0, 1.0)}, {"goal": 0.45, "valley": -0.5236}, 400, 30, 0.03, 0.1, (3, 0.1), 1000),
-            Training(50_000, every=2000, settings=_SDE),
+            Task({"force": (-0.6, 0.6)}, {"zero": 80.0, "one": 100.0}, 999, 20, 0.02, 0.1, (3, 0.1), 1000),
+            Training(18_000, every=1000, settings=_SDE),
             attributes={"power": 0.0013},
+            starts=(-0.6, -0.4),
         ),
         Environment(
             "swimmer",

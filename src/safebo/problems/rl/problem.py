@@ -59,20 +59,25 @@ class RLProblem:
         """No bias: the policy as it was trained."""
         return np.zeros(self.domain.dim)
 
-    def episode(self, params: Params, seed: int) -> Episode:
+    def episode(self, params: Params, seed: int, share: float = 0.5) -> Episode:
         """One episode with this bias in the changed environment."""
-        return score(self.name, self.trajectory(params, seed), self.row.task.constants)
+        return score(self.name, self.trajectory(params, seed, share), self.row.task.constants)
 
-    def trajectory(self, params: Params, seed: int) -> Trajectory:
-        """What is observed in the episode."""
+    def trajectory(self, params: Params, seed: int, share: float = 0.5) -> Trajectory:
+        """What is observed in the episode. The initial state follows from `seed`, or is `share` of the way along `starts`."""
         if self._env is None:
             self._env = make(self.name, changed=True)
-        return roll_out(self._env, self.actor, self.domain.point(params), seed, self.row.task.horizon)
+        start = None
+        if self.row.starts is not None:
+            low, high = self.row.starts
+            start = low + share * (high - low)
+        return roll_out(self._env, self.actor, self.domain.point(params), seed, self.row.task.horizon, start)
 
     def measure(self, params: Params, rng: np.random.Generator) -> float:
-        """One experiment: the mean score of a few episodes with seeds from `rng`."""
+        """One experiment: the mean score of a few episodes with seeds from `rng`; chosen initial states are stratified."""
         seeds = rng.integers(2**31, size=self.episodes)
-        return float(np.mean([self.episode(params, int(seed)).score for seed in seeds]))
+        shares = (np.arange(self.episodes) + rng.random(self.episodes)) / self.episodes
+        return float(np.mean([self.episode(params, int(s), u).score for s, u in zip(seeds, shares, strict=True)]))
 
     def plant(self, seed: int) -> Callable[[Params], float]:
         """A plant to experiment on: `measure` with its own generator, so that two plants of the same seed agree."""
@@ -84,7 +89,7 @@ class RLProblem:
         point = self.domain.point(params)
         key = point.tobytes(), episodes
         if key not in self._values:
-            self._values[key] = tuple(self.episode(point, seed) for seed in range(episodes))
+            self._values[key] = tuple(self.episode(point, seed, (seed + 0.5) / episodes) for seed in range(episodes))
         return self._values[key]
 
     def value(self, params: Params) -> float:
@@ -99,10 +104,10 @@ class RLProblem:
         """Whether f(b) < 0."""
         return self.value(params) < self.threshold
 
-    def measured_noise(self, params: Params | None = None, episodes: int = REFERENCE) -> float:
-        """Standard deviation of one experiment at a point, default b = 0, from the spread of the reference episodes."""
-        scores = [episode.score for episode in self.reference(self.initial if params is None else params, episodes)]
-        return float(np.std(scores, ddof=1) / np.sqrt(self.episodes))
+    def measured_noise(self, params: Params | None = None, experiments: int = 20) -> float:
+        """Standard deviation of repeated experiments at a point, default b = 0."""
+        plant = self.plant(0)
+        return float(np.std([plant(self.initial if params is None else params) for _ in range(experiments)], ddof=1))
 
     def landscape(self) -> dict[str, FloatArray]:
         """The committed landscape: columns of biases, `value` and `failures` on a grid (one or two dimensions)."""
@@ -111,9 +116,9 @@ class RLProblem:
         return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
 
 
-def roll_out(env: Any, actor: Actor, bias: FloatArray, seed: int, horizon: int) -> Trajectory:
-    """One episode of a = clip(pi(o) + bias) from the initial state of this seed."""
-    observation, _ = env.reset(seed=seed)
+def roll_out(env: Any, actor: Actor, bias: FloatArray, seed: int, horizon: int, start: float | None = None) -> Trajectory:
+    """One episode of a = clip(pi(o) + bias) from the initial state of this seed, or from the position `start`."""
+    observation, _ = env.reset(seed=seed, options=None if start is None else {"low": start, "high": start})
     observations, rewards, ended = [observation], [], False
     for _ in range(horizon):
         action = np.clip(actor(observation) + bias, actor.low, actor.high).astype(np.float32)

@@ -19,6 +19,7 @@ from safebo.studies.reproduce import (
     norm_ratio,
     random_functions,
     rl,
+    rl_landscapes,
     scenario_ablation,
     scenario_time,
     tightness,
@@ -34,6 +35,7 @@ FIGURES: dict[str, Figure] = {
         norm_ratio.FIGURE,
         toy.TOY,
         rl.FIGURE,
+        rl_landscapes.FIGURE,
         cubes.FIGURE,
         tightness.FIGURE,
         locality.FIGURE,
@@ -48,7 +50,7 @@ FIGURES: dict[str, Figure] = {
 def main(
     names: Sequence[str], out: Path, *, listing: bool = False, quick: bool = False, jobs: int = 0, env: str | None = None
 ) -> None:
-    """Make the named figures, or all of them, in the order given; `env` limits the figure `rl` to one environment for now."""
+    """Make the named figures, or all of them, in the order given; `env` limits those of the RL benchmarks to one."""
     if listing:
         for figure in FIGURES.values():
             print(f"{figure.name:<18} {figure.source:<16} {figure.title}")
@@ -56,11 +58,11 @@ def main(
     chosen = _chosen(names)
     if env is not None:
         environment(env)  # an unknown name is an error before anything runs
-        if "rl" not in [figure.name for figure in chosen]:
-            raise InvalidValueError(f"--env {env} is for the figure rl, which is not among {', '.join(names)}.")
+        if not any(figure.name.startswith("rl") for figure in chosen):
+            raise InvalidValueError(f"--env {env} is for the figures rl and rl-landscapes, not for {', '.join(names)}.")
     require_matplotlib()
     for figure in chosen:
-        summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs, only=(env,) if env and figure.name == "rl" else ())
+        summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs, only=(env,) if env and figure.name.startswith("rl") else ())
         print(f"{figure.name}: {summary['headline']} ({summary['seconds']:.1f} s, {Path(out) / figure.name})", flush=True)
 
 
