@@ -61,7 +61,10 @@ def main(env: str, out: Path, *, steps: int | None = None, seed: int = 0, quick:
             actor.save(out / f"{env}.safetensors", about)
         model.save(checkpoint)
         model.save_replay_buffer(replay)
-        print(f"{env}: {model.num_timesteps} of {total} steps, return {returns.mean():.1f}, smallest {returns.min():.1f}", flush=True)
+        print(
+            f"{env}: {model.num_timesteps} of {total} steps, return {returns.mean():.1f}, smallest {returns.min():.1f}",
+            flush=True,
+        )
     print(f"{env}: the best actor is in {out / f'{env}.safetensors'}")
 
 

@@ -7,6 +7,7 @@ All arrays are float32, as in the trained network. The clip is there only for po
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class Actor:
 
     def __post_init__(self) -> None:
         shapes = [w.shape for w in self.weights]
-        chained = all(a[0] == b[1] for a, b in zip(shapes, shapes[1:], strict=False))
+        chained = all(a[0] == b[1] for a, b in itertools.pairwise(shapes))
         fitting = [b.shape for b in self.biases] == [w[:1] for w in shapes]
         if not (shapes and chained and fitting and self.low.shape == self.high.shape == shapes[-1][:1]):
             raise InvalidValueError(

@@ -131,7 +131,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "half_cheetah",
             "HalfCheetah-v5",
-            Task({name: (-0.5, 0.5) for name in _CHEETAH}, {}, 500, 5, 0.03, 0.3, (10, 0.05), 8),
+            Task(dict.fromkeys(_CHEETAH, (-0.5, 0.5)), {}, 500, 5, 0.03, 0.3, (10, 0.05), 8),
             Training(100_000, (128, 128), settings={"learning_starts": 5000}),
             model="half_cheetah.xml",
             edits=tuple(Edit(geom, "size", f"0.066 {half}") for geom, half in _REAR.items()),
@@ -139,7 +139,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "ant",
             "Ant-v5",
-            Task({name: (-0.5, 0.5) for name in _ANT}, {}, 500, 5, 0.03, 0.3, (10, 0.05), 5),
+            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {}, 500, 5, 0.03, 0.3, (10, 0.05), 5),
             Training(200_000, (128, 128), settings={"learning_starts": 5000}),
             options={"include_cfrc_ext_in_observation": False},
             model="ant.xml",

@@ -62,7 +62,9 @@ def main(
             raise InvalidValueError(f"--env {env} is for the figures rl and rl-landscapes, not for {', '.join(names)}.")
     require_matplotlib()
     for figure in chosen:
-        summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs, only=(env,) if env and figure.name.startswith("rl") else ())
+        summary = produce(
+            figure, Path(out) / figure.name, quick=quick, jobs=jobs, only=(env,) if env and figure.name.startswith("rl") else ()
+        )
         print(f"{figure.name}: {summary['headline']} ({summary['seconds']:.1f} s, {Path(out) / figure.name})", flush=True)
 
 

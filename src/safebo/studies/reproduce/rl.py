@@ -99,7 +99,8 @@ def run(job: Row) -> Row:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SafeboWarning)
         optimizer = METHODS[job["method"]].build(problem, job["m"], job["seed"])
-        measured, points = [timed("simulation", plant, problem.initial)], []
+        measured = [timed("simulation", plant, problem.initial)]
+        points: list[dict[str, float]] = []
         timed("optimizer", optimizer.tell, problem.initial, measured[0])
         while len(points) < job["experiments"] and (trial := timed("optimizer", optimizer.ask)) is not None:
             points.append(trial.params)
