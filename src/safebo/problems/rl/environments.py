@@ -88,6 +88,7 @@ _SDE = {
     "use_sde": True, "gamma": 0.9999, "tau": 0.01, "batch_size": 512, "ent_coef": 0.1, "train_freq": 32, "gradient_steps": 32,
     "learning_starts": 0, "buffer_size": 50_000, "policy": {"log_std_init": -3.67},
 }  # fmt: skip
+_LESS = {"train_freq": 4, "gradient_steps": 2, "learning_rate": 7e-4, "learning_starts": 4000}  # more data per update
 _REAR = {"bthigh": "0.145", "bshin": "0.15", "bfoot": "0.094"}  # half-lengths that stay as they are
 _ANKLES = ("left", "right", "third", "fourth")
 _CHEETAH = ("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
@@ -115,7 +116,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "swimmer",
             "Swimmer-v5",
-            Task({"front": (-1.0, 1.0), "rear": (-1.0, 1.0)}, {"velocity": 3, "speed": 0.2}, 250, 3, 0.02, 0.2, (5, 0.1), 500),
+            Task({"front": (-1.0, 1.0), "rear": (-1.0, 1.0)}, {"velocity": 3, "speed": 0.08}, 250, 5, 0.025, 0.2, (5, 0.1), 500),
             Training(100_000, settings={"gamma": 0.998, "tau": 0.01, "learning_rate": 1e-3, "learning_starts": 2000}),
             options={"frame_skip": 16, "max_episode_steps": 250},
             model="swimmer.xml",
@@ -132,7 +133,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             "half_cheetah",
             "HalfCheetah-v5",
             Task(dict.fromkeys(_CHEETAH, (-0.5, 0.5)), {}, 500, 5, 0.03, 0.3, (10, 0.05), 8),
-            Training(100_000, (128, 128), settings={"learning_starts": 5000}),
+            Training(150_000, (128, 128), settings=_LESS),
             model="half_cheetah.xml",
             edits=tuple(Edit(geom, "size", f"0.066 {half}") for geom, half in _REAR.items()),
         ),
@@ -140,8 +141,8 @@ ENVIRONMENTS: dict[str, Environment] = {
             "ant",
             "Ant-v5",
             Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {}, 500, 5, 0.03, 0.3, (10, 0.05), 5),
-            Training(200_000, (128, 128), settings={"learning_starts": 5000}),
-            options={"include_cfrc_ext_in_observation": False},
+            Training(300_000, (128, 128), settings=_LESS),
+            options={"include_cfrc_ext_in_observation": False, "healthy_reward": 0.1, "ctrl_cost_weight": 0.05},
             model="ant.xml",
             edits=tuple(Edit(f"{leg}_ankle_geom", "size", "0.18") for leg in _ANKLES),
         ),

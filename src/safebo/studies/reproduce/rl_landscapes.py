@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from safebo.domain import Box
 from safebo.problems.rl.environments import ENVIRONMENTS
 from safebo.problems.rl.problem import RLProblem
 from safebo.report import new_figure
@@ -26,7 +27,7 @@ def settings(quick: bool) -> dict[str, Any]:
     """Points per axis of a line, of a map and of a line through b = 0 in more dimensions; episodes per point."""
     if quick:
         return {"environments": ["cart_pole"], "line": 7, "map": 5, "slice": 5, "episodes": 1}
-    return {"environments": list(ENVIRONMENTS), "line": 121, "map": 31, "slice": 21, "episodes": 10}
+    return {"environments": list(ENVIRONMENTS), "line": 121, "map": 25, "slice": 21, "episodes": 10}
 
 
 @lru_cache
@@ -37,7 +38,7 @@ def problem(name: str) -> RLProblem:
 
 def points(name: str, s: dict[str, Any]) -> list[tuple[str, tuple[float, ...]]]:
     """(axis, bias) of every point: a grid up to two dimensions (axis is empty), lines through 0 beyond."""
-    box = problem(name).domain
+    box = Box(ENVIRONMENTS[name].task.biases)
     if box.dim <= 2:
         per_axis = s["line"] if box.dim == 1 else s["map"]
         axes = [np.linspace(low, high, per_axis) for low, high in zip(box.low, box.high, strict=True)]
