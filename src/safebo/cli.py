@@ -64,6 +64,20 @@ def train_policy(
     study.main(env, out or Path("out/train-policy") / env, steps=steps, seed=seed, quick=quick)
 
 
+@app.command("animate-policy")
+def animate_policy(
+    env: Annotated[str, typer.Argument(help="An environment of the RL benchmarks.")],
+    out: Annotated[Path, typer.Argument(help="The GIF to write.")],
+    bias: Annotated[list[float], typer.Option(help="One per action, in order.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the initial state.")] = 0,
+    number: Annotated[int, typer.Option(min=2, help="Number of pictures.")] = 30,
+) -> None:
+    """Show an episode of a policy in its changed environment, without and with a bias. MuJoCo may need MUJOCO_GL=egl."""
+    from safebo.problems.rl import RLProblem, pictures
+
+    pictures.animation(RLProblem(env), bias, out, seed=seed, number=number)
+
+
 @app.command()
 def calibrate(
     out: Annotated[Path, typer.Option(help="Folder for runs.csv, table and picture.")] = Path("out/calibration"),

@@ -125,14 +125,14 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "lunar_lander",
             "LunarLanderContinuous-v3",
-            Task({"main": (-1.0, 1.0), "side": (-1.0, 1.0)}, {}, 1000, 10, 0.03, 0.2, (5, 0.1), 500),
+            Task({"main": (-1.0, 1.0), "side": (-1.0, 1.0)}, {"scale": 200.0}, 1000, 10, 0.03, 0.2, (5, 0.1), 500),
             Training(100_000, (128, 128), settings={"learning_rate": 1e-3, "tau": 0.01, "learning_starts": 5000}),
             changed_options={"enable_wind": True, "wind_power": 8.0, "turbulence_power": 0.0},
         ),
         Environment(
             "half_cheetah",
             "HalfCheetah-v5",
-            Task(dict.fromkeys(_CHEETAH, (-0.5, 0.5)), {}, 500, 5, 0.03, 0.3, (10, 0.05), 8),
+            Task(dict.fromkeys(_CHEETAH, (-0.5, 0.5)), {"pitch": 1.57, "speed": 4.0}, 500, 5, 0.03, 0.3, (10, 0.05), 8),
             Training(150_000, (128, 128), settings=_LESS),
             model="half_cheetah.xml",
             edits=tuple(Edit(geom, "size", f"0.066 {half}") for geom, half in _REAR.items()),
@@ -140,7 +140,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "ant",
             "Ant-v5",
-            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {}, 500, 5, 0.03, 0.3, (10, 0.05), 5),
+            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "speed": 1.0}, 500, 5, 0.03, 0.3, (10, 0.05), 5),
             Training(300_000, (128, 128), settings=_LESS),
             options={"include_cfrc_ext_in_observation": False, "healthy_reward": 0.1, "ctrl_cost_weight": 0.05},
             model="ant.xml",

@@ -67,11 +67,14 @@ class RLProblem:
         """What is observed in the episode. The initial state follows from `seed`, or is `share` of the way along `starts`."""
         if self._env is None:
             self._env = make(self.name, changed=True)
-        start = None
-        if self.row.starts is not None:
-            low, high = self.row.starts
-            start = low + share * (high - low)
-        return roll_out(self._env, self.actor, self.domain.point(params), seed, self.row.task.horizon, start)
+        return roll_out(self._env, self.actor, self.domain.point(params), seed, self.row.task.horizon, self.start(share))
+
+    def start(self, share: float) -> float | None:
+        """The initial position at this share of its range; None where the environment draws it."""
+        if self.row.starts is None:
+            return None
+        low, high = self.row.starts
+        return low + share * (high - low)
 
     def measure(self, params: Params, rng: np.random.Generator) -> float:
         """One experiment: the mean score of a few episodes with seeds from `rng`; chosen initial states are stratified."""
@@ -116,11 +119,23 @@ class RLProblem:
         return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
 
 
-def roll_out(env: Any, actor: Actor, bias: FloatArray, seed: int, horizon: int, start: float | None = None) -> Trajectory:
-    """One episode of a = clip(pi(o) + bias) from the initial state of this seed, or from the position `start`."""
+def roll_out(
+    env: Any,
+    actor: Actor,
+    bias: FloatArray,
+    seed: int,
+    horizon: int,
+    start: float | None = None,
+    look: Callable[[int], None] = lambda step: None,
+) -> Trajectory:
+    """One episode of a = clip(pi(o) + bias) from the initial state of this seed, or from the position `start`.
+
+    `look` is called before every step.
+    """
     observation, _ = env.reset(seed=seed, options=None if start is None else {"low": start, "high": start})
     observations, rewards, ended = [observation], [], False
-    for _ in range(horizon):
+    for step in range(horizon):
+        look(step)
         action = np.clip(actor(observation) + bias, actor.low, actor.high).astype(np.float32)
         observation, reward, ended, truncated, _ = env.step(action)
         observations.append(observation)

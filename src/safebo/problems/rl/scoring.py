@@ -74,10 +74,49 @@ def progress(path: Trajectory, c: Constants) -> tuple[float, bool]:
     return mean / c["speed"], mean < 0.0
 
 
+def _running(velocity: Array, standing: Array, path: Trajectory, speed: float) -> tuple[float, bool]:
+    """q = mean over H steps of v_t / speed up to the fall, if any, and -1 for every step from the fall on."""
+    fallen = np.flatnonzero(~standing)
+    until = int(fallen[0]) if len(fallen) else path.steps
+    fell = bool(len(fallen)) or path.ended
+    return float((velocity[:until].sum() / speed - (path.horizon - until if fell else 0)) / path.horizon), fell
+
+
+def cheetah(path: Trajectory, c: Constants) -> tuple[float, bool]:
+    """Half cheetah: forward velocity until it falls: a pitch of more than `pitch`, head or back to the ground.
+
+    o = (height, pitch, six joints, forward velocity at index 8, ...). The environment itself knows no fall.
+    """
+    after = path.observations[1:]
+    return _running(after[:, 8], np.abs(after[:, 1]) <= c["pitch"], path, c["speed"])
+
+
+def ant(path: Trajectory, c: Constants) -> tuple[float, bool]:
+    """Ant: forward velocity until it falls: height outside the environment's healthy range, which ends it, or upside down.
+
+    o = (height, quaternion w x y z, eight joints, forward velocity at index 13, ...); the torso's axis points up by 1 - 2 (x^2 + y^2).
+    """
+    after = path.observations[1:]
+    up = 1.0 - 2.0 * (after[:, 2] ** 2 + after[:, 3] ** 2)
+    return _running(after[:, 13], up > c["up"], path, c["speed"])
+
+
+def landing(path: Trajectory, c: Constants) -> tuple[float, bool]:
+    """Lunar lander: q = R / scale; R is the environment's own return. Failed after a crash: body on the ground or out of sight.
+
+    The environment ends the episode with reward -100 after a crash and +100 at rest.
+    """
+    crashed = path.ended and float(path.rewards[-1]) < 0.0
+    return float(path.rewards.sum()) / c["scale"], crashed
+
+
 SCORES: dict[str, Callable[[Trajectory, Constants], tuple[float, bool]]] = {
     "cart_pole": balance,
     "mountain_car": arrival,
     "swimmer": progress,
+    "lunar_lander": landing,
+    "half_cheetah": cheetah,
+    "ant": ant,
 }
 
 
