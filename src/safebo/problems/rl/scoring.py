@@ -94,7 +94,7 @@ def cheetah(path: Trajectory, c: Constants) -> tuple[float, bool]:
 def ant(path: Trajectory, c: Constants) -> tuple[float, bool]:
     """Ant: forward velocity until it falls: height outside the environment's healthy range, which ends it, or upside down.
 
-    o = (height, quaternion w x y z, eight joints, forward velocity at index 13, ...); the torso's axis points up by 1 - 2 (x^2 + y^2).
+    o = (height, quaternion w x y z, eight joints, forward velocity at index 13, ...); upright is 1 - 2 (x^2 + y^2) = 1.
     """
     after = path.observations[1:]
     up = 1.0 - 2.0 * (after[:, 2] ** 2 + after[:, 3] ** 2)
