@@ -1,7 +1,8 @@
 """Six reinforcement-learning policies in changed environments: an action bias is learned with safe experiments only.
 
 Every method starts at b = 0 and may run 50 experiments. An experiment is unsafe if its noise-free value is below 0. The value of
-the bias that a run recommends, `best()`, is compared with the value at b = 0; both are means over the same fixed episodes.
+the bias that a run recommends, `best()`, is compared with the value at b = 0; both are means over the same fixed episodes. An experiment is misjudged if its measurement lies outside the
+interval that it was certified with, by more than three standard deviations of the noise.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from safebo.studies.reproduce.figure import Figure, Outcome, Work, plain_axes, p
 
 TITLES = {name: f"{name.replace('_', ' ').capitalize()} ({len(row.task.biases)}-D)" for name, row in ENVIRONMENTS.items()}
 FIELDS = (
-    "environment", "method", "seed", "experiments", "unsafe", "stop", "initial_value", "best_value", "improvement",
+    "environment", "method", "seed", "experiments", "unsafe", "misjudged", "stop", "initial_value", "best_value", "improvement",
     "optimizer_seconds", "simulation_seconds", "measured", "unsafe_at",
 )  # fmt: skip
 NEAR = 6.0  # an experiment that measures more than this many noise standard deviations above 0 is safe without a closer look
@@ -88,6 +89,7 @@ def run(job: Row) -> Row:
     """One method in one environment as a row."""
     problem = RLProblem(job["environment"])
     plant = problem.plant(job["seed"])
+    slack = 3.0 * problem.noise
     clock = {"optimizer": 0.0, "simulation": 0.0}
 
     def timed(part: str, what: Callable[..., Any], *arguments: Any) -> Any:
@@ -101,11 +103,13 @@ def run(job: Row) -> Row:
         optimizer = METHODS[job["method"]].build(problem, job["m"], job["seed"])
         measured = [timed("simulation", plant, problem.initial)]
         points: list[dict[str, float]] = []
+        misjudged = 0
         timed("optimizer", optimizer.tell, problem.initial, measured[0])
         while len(points) < job["experiments"] and (trial := timed("optimizer", optimizer.ask)) is not None:
             points.append(trial.params)
             measured.append(timed("simulation", plant, trial.params))
             timed("optimizer", optimizer.tell, trial, measured[-1])
+            misjudged += not trial.lower - slack <= measured[-1] <= trial.upper + slack
         stop = optimizer.stop_reason if len(points) < job["experiments"] else None
         best = problem.value(optimizer.best().params)
     near = [i + 1 for i, y in enumerate(measured[1:]) if y < NEAR * problem.noise]
@@ -115,6 +119,7 @@ def run(job: Row) -> Row:
         **{name: job[name] for name in ("environment", "method", "seed")},
         "experiments": len(points),
         "unsafe": len(unsafe),
+        "misjudged": misjudged,
         "stop": "" if stop is None else stop.value,
         "initial_value": round(initial, 5),
         "best_value": round(best, 5),
@@ -133,6 +138,7 @@ def summarise(rows: list[Row], noise: float) -> Row:
         "runs": len(rows),
         "unsafe_runs": sum(int(row["unsafe"]) > 0 for row in rows),
         "unsafe_experiments": sum(int(row["unsafe"]) for row in rows),
+        "misjudged": sum(int(row["misjudged"]) for row in rows),
         "experiments": sum(int(row["experiments"]) for row in rows),
         "stopped_early": sum(bool(row["stop"]) for row in rows),
         "initial_value": float(rows[0]["initial_value"]),
