@@ -20,14 +20,14 @@ from safebo.studies import reproduce
 from safebo.studies.reproduce import figure, locality, norm_ratio, random_functions
 
 NAMES = [
-    "intro", "random-functions", "norm-ratio", "toy", "cubes", "tightness", "locality", "scenario-time", "scenario-ablation",
-    "kernels", "locality-ablation",
+    "intro", "random-functions", "norm-ratio", "toy", "rl", "rl-landscapes", "cubes", "tightness", "locality", "scenario-time",
+    "scenario-ablation", "kernels", "locality-ablation",
 ]  # fmt: skip
 KEYS = {
     "figure", "source", "title", "quick", "complete", "headline", "ours", "paper", "notes", "files", "seconds",
     "command", "settings", "version", "commit", "cores", "python",
 }  # fmt: skip
-TEXT = {"method", "stop"}  # columns that hold no numbers
+TEXT = {"method", "stop", "environment", "axis", "bias", "measured", "unsafe_at"}  # columns that hold no numbers
 MAY_BE_EMPTY = {"first_near_optimum", "r"}  # never solved; infeasible
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 
@@ -74,6 +74,19 @@ def check_toy(summary, folder):
     example = summary["ours"]["example"]
     assert example["algorithm-4"]["unsafe"] == example["safeopt-large"]["unsafe"] == 0
     assert example["safeopt-small"]["unsafe"] > 0 and example["safeopt-large"]["score"] < 0.95
+
+
+def check_rl(summary, folder):
+    ours = summary["ours"]["cart_pole"]
+    assert ours["default"]["unsafe_experiments"] == 0 and ours["default"]["improvement_median"] > 0.0
+    assert ours["safeopt-30"]["experiments"] == 0 and ours["safeopt-30"]["stopped_early"] == 1
+    assert summary["paper"]["ant"]["algorithm-4"]["last_iteration"] == 50
+    assert summary["paper"]["lunar_lander"]["safeopt-0.2"]["unsafe_experiments"] == 5
+
+
+def check_rl_landscapes(summary, folder):
+    ours = summary["ours"]["cart_pole"]
+    assert ours["best"] > ours["initial"] > 0.0 > ours["worst"] and 0.0 < ours["unsafe_share"] < 1.0
 
 
 def check_cubes(summary, folder):

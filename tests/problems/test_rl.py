@@ -16,7 +16,7 @@ from safebo.problems.rl import RLProblem
 from safebo.problems.rl.actor import POLICIES, Actor
 from safebo.problems.rl.environments import ENVIRONMENTS, changed_model, make
 from safebo.problems.rl.scoring import FAILED, SCORES, Trajectory, score
-from safebo.studies import reproduce, train_policy
+from safebo.studies import train_policy
 
 NAMES = tuple(ENVIRONMENTS)
 SMALL = [name for name in NAMES if len(ENVIRONMENTS[name].task.biases) <= 2]
@@ -203,14 +203,6 @@ def test_training_continues_and_exports(tmp_path, capsys):
     assert steps() == [150, 300, 350]
     assert Actor.load(tmp_path / "cart_pole.safetensors").observations == 4
     assert "350 of 350 steps" in capsys.readouterr().out
-
-
-def test_quick_study(tmp_path):
-    reproduce.main(["rl"], tmp_path, quick=True, jobs=1, env="cart_pole")
-    summary = json.loads((tmp_path / "rl" / "summary.json").read_text())
-    ours = summary["ours"]["cart_pole"]
-    assert summary["complete"] and ours["default"]["unsafe_experiments"] == 0 and ours["default"]["improvement_median"] > 0.0
-    assert ours["safeopt-30"]["experiments"] == 0 and summary["paper"]["ant"]["algorithm-4"]["last_iteration"] == 50
 
 
 def test_an_environment_without_the_study_is_refused(tmp_path, monkeypatch, capsys):

@@ -106,7 +106,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "cart_pole",
             "InvertedPendulum-v5",
-            Task({"force": (-1.5, 1.5)}, {"reach": 0.5}, 1000, 3, 0.01, 0.1, (3, 0.1), 1000),
+            Task({"force": (-1.5, 1.5)}, {"reach": 0.5}, 1000, 3, 0.001, 0.2, (3, 0.1), 1000),
             Training(20_000, every=1000, settings={"learning_starts": 1000}),
             model="inverted_pendulum.xml",
             edits=(Edit("cpole", "fromto", "0 0 0 0.001 0 0.8"),),
@@ -114,7 +114,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "mountain_car",
             "MountainCarContinuous-v0",
-            Task({"force": (-0.6, 0.6)}, {"zero": 80.0, "one": 100.0}, 999, 20, 0.02, 0.1, (3, 0.1), 1000),
+            Task({"force": (-0.6, 0.6)}, {"zero": 80.0, "one": 100.0}, 999, 20, 0.02, 0.2, (3, 0.1), 1000),
             Training(18_000, every=1000, settings=_SDE),
             attributes={"power": 0.0013},
             starts=(-0.6, -0.4),

@@ -95,17 +95,17 @@ class RLProblem:
             self._values[key] = tuple(self.episode(point, seed, (seed + 0.5) / episodes) for seed in range(episodes))
         return self._values[key]
 
-    def value(self, params: Params) -> float:
-        """f(b) up to the error of a mean over 50 episodes; the same number at every call."""
-        return float(np.mean([episode.score for episode in self.reference(params)]))
+    def value(self, params: Params, episodes: int = REFERENCE) -> float:
+        """f(b) up to the error of a mean over so many episodes; the same number at every call."""
+        return float(np.mean([episode.score for episode in self.reference(params, episodes)]))
 
     def failures(self, params: Params) -> float:
         """Share of the reference episodes that failed."""
         return float(np.mean([episode.failed for episode in self.reference(params)]))
 
-    def is_unsafe(self, params: Params) -> bool:
+    def is_unsafe(self, params: Params, episodes: int = REFERENCE) -> bool:
         """Whether f(b) < 0."""
-        return self.value(params) < self.threshold
+        return self.value(params, episodes) < self.threshold
 
     def measured_noise(self, params: Params | None = None, experiments: int = 20) -> float:
         """Standard deviation of repeated experiments at a point, default b = 0."""

@@ -1,8 +1,8 @@
 """Six reinforcement-learning policies in changed environments: an action bias is learned with safe experiments only.
 
-Every method starts at b = 0 and may run 50 experiments. An experiment is unsafe if its noise-free value is below 0. The value of
-the bias that a run recommends, `best()`, is compared with the value at b = 0; both are means over the same fixed episodes. An experiment is misjudged if its measurement lies outside the
-interval that it was certified with, by more than three standard deviations of the noise.
+Every method starts at b = 0 and may run 50 experiments. An experiment is unsafe if its noise-free value is below 0, misjudged if
+its measurement lies outside the interval that it was certified with by more than three standard deviations of the noise. The
+value of the bias that a run recommends, `best()`, is compared with the value at b = 0; both are means over the same episodes.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ METHODS = {
 def settings(quick: bool) -> dict[str, Any]:
     """Size of the study; everything about the environments is in their table."""
     if quick:
-        return {"environments": ["cart_pole"], "seeds": 1, "experiments": 6, "m": 100}
-    return {"environments": list(ENVIRONMENTS), "seeds": 5, "experiments": 50, "m": 1000}
+        return {"environments": ["cart_pole"], "seeds": 1, "experiments": 6, "m": 100, "reference": 3}
+    return {"environments": list(ENVIRONMENTS), "seeds": 5, "experiments": 50, "m": 1000, "reference": 50}
 
 
 def run(job: Row) -> Row:
     """One method in one environment as a row."""
     problem = RLProblem(job["environment"])
     plant = problem.plant(job["seed"])
-    slack = 3.0 * problem.noise
+    slack, episodes = 3.0 * problem.noise, job["reference"]
     clock = {"optimizer": 0.0, "simulation": 0.0}
 
     def timed(part: str, what: Callable[..., Any], *arguments: Any) -> Any:
@@ -111,10 +111,10 @@ def run(job: Row) -> Row:
             timed("optimizer", optimizer.tell, trial, measured[-1])
             misjudged += not trial.lower - slack <= measured[-1] <= trial.upper + slack
         stop = optimizer.stop_reason if len(points) < job["experiments"] else None
-        best = problem.value(optimizer.best().params)
+        best = problem.value(optimizer.best().params, episodes)
     near = [i + 1 for i, y in enumerate(measured[1:]) if y < NEAR * problem.noise]
-    unsafe = [i for i in near if problem.is_unsafe(points[i - 1])]
-    initial = problem.value(problem.initial)
+    unsafe = [i for i in near if problem.is_unsafe(points[i - 1], episodes)]
+    initial = problem.value(problem.initial, episodes)
     return {
         **{name: job[name] for name in ("environment", "method", "seed")},
         "experiments": len(points),
@@ -197,8 +197,9 @@ def make(work: Work) -> Outcome:
     """The study, its figure and its table."""
     s = work.settings
     wanted = [name for name in s["environments"] if not work.only or name in work.only]
+    size = {name: s[name] for name in ("experiments", "m", "reference")}
     jobs = [
-        {"environment": name, "method": method, "seed": seed, "experiments": s["experiments"], "m": s["m"]}
+        {"environment": name, "method": method, "seed": seed, **size}
         for name in s["environments"]
         for method in METHODS
         for seed in range(s["seeds"])
