@@ -148,7 +148,12 @@ ENVIRONMENTS: dict[str, Environment] = {
             "Ant-v5",
             Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "speed": 1.0}, 500, 5, 0.03, 0.3, (10, 0.05), 5),
             Training(300_000, (128, 128), settings=_LESS),
-            options={"include_cfrc_ext_in_observation": False, "healthy_reward": 0.1, "ctrl_cost_weight": 0.05},
+            options={
+                "include_cfrc_ext_in_observation": False,
+                "healthy_reward": 0.3,
+                "healthy_z_range": (0.3, 1.0),
+                "ctrl_cost_weight": 0.05,
+            },
             model="ant.xml",
             edits=tuple(Edit(f"{leg}_ankle_geom", "size", "0.18") for leg in _ANKLES),
         ),

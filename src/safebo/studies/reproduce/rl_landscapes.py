@@ -27,7 +27,7 @@ def settings(quick: bool) -> dict[str, Any]:
     """Points per axis of a line, of a map and of a line through b = 0 in more dimensions; episodes per point."""
     if quick:
         return {"environments": ["cart_pole"], "line": 7, "map": 5, "slice": 5, "episodes": 1}
-    return {"environments": list(ENVIRONMENTS), "line": 121, "map": 25, "slice": 21, "episodes": 10}
+    return {"environments": list(ENVIRONMENTS), "line": 121, "map": 21, "slice": 21, "episodes": 10}
 
 
 @lru_cache
