@@ -34,7 +34,7 @@ def main(env: str, out: Path, *, steps: int | None = None, seed: int = 0, quick:
     every = total // 2 if quick else row.training.every
     trainer = _trainer()
     curve = Table(out / "curve.csv", CURVE, key=("steps",))
-    nominal, judge = priced(row), make(env, changed=False)
+    nominal, judge = make(env, changed=False), make(env, changed=False)
     checkpoint, replay = out / "checkpoint.zip", out / "replay.pkl"
     if checkpoint.exists() and replay.exists():
         model = trainer.load(checkpoint, env=nominal, device="cpu")
@@ -66,17 +66,6 @@ def main(env: str, out: Path, *, steps: int | None = None, seed: int = 0, quick:
             flush=True,
         )
     print(f"{env}: the best actor is in {out / f'{env}.safetensors'}")
-
-
-def priced(row: Environment) -> Any:
-    """The nominal environment as it is trained in: a price per step and a limit on the steps, where the table has them."""
-    limit = {} if row.training.limit is None else {"max_episode_steps": row.training.limit}
-    env = make(row.name, changed=False, **limit)
-    if not row.training.price:
-        return env
-    from gymnasium.wrappers import TransformReward
-
-    return TransformReward(env, lambda reward: float(reward) - row.training.price)
 
 
 def export(model: Any) -> Actor:
@@ -122,8 +111,7 @@ def _about(row: Environment, seed: int, total: int, curve: Table) -> dict[str, A
     import gymnasium
     import stable_baselines3
 
-    plan = row.training
-    training = {"planned_steps": total, "layers": list(plan.layers), "price": plan.price, "limit": plan.limit, **plan.settings}
+    training = {"planned_steps": total, "layers": list(row.training.layers), **row.training.settings}
     versions = {"gymnasium": gymnasium.__version__, "stable_baselines3": stable_baselines3.__version__}
     return {
         "environment": {"id": row.id, **row.options},

@@ -31,15 +31,12 @@ class Edit:
 class Training:
     """Soft actor-critic: environment steps, hidden layers, and the arguments of the trainer that are not its defaults.
 
-    `every` so many steps the actor is evaluated; `price` is taken off the reward of every training step, `limit` ends training
-    episodes early.
+    The actor is evaluated after `every` so many steps.
     """
 
     steps: int
     layers: tuple[int, ...] = (64, 64)
     every: int = 5000
-    price: float = 0.0
-    limit: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -132,7 +129,7 @@ ENVIRONMENTS: dict[str, Environment] = {
             "lunar_lander",
             "LunarLanderContinuous-v3",
             Task({"main": (-1.0, 1.0), "side": (-1.0, 1.0)}, {"scale": 200.0}, 1000, 10, 0.03, 0.2, (5, 0.1), 500),
-            Training(200_000, (128, 128), price=0.3, limit=400, settings={**_LESS, "tau": 0.01}),
+            Training(200_000, (128, 128), settings={"learning_rate": 1e-3, "tau": 0.01, "learning_starts": 5000}),
             changed_options={"enable_wind": True, "wind_power": 8.0, "turbulence_power": 0.0},
         ),
         Environment(
