@@ -135,7 +135,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "half_cheetah",
             "HalfCheetah-v5",
-            Task(dict.fromkeys(_CHEETAH, (-0.5, 0.5)), {"pitch": 1.57, "speed": 4.0}, 500, 5, 0.03, 0.3, (10, 0.05), 8),
+            Task(dict.fromkeys(_CHEETAH, (-1.0, 1.0)), {"pitch": 1.57, "speed": 3.0}, 500, 20, 0.04, 0.3, (10, 0.05), 8),
             Training(150_000, (128, 128), settings=_LESS),
             model="half_cheetah.xml",
             edits=tuple(Edit(geom, "size", f"0.066 {half}") for geom, half in _REAR.items()),
