@@ -128,9 +128,9 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "lunar_lander",
             "LunarLanderContinuous-v3",
-            Task({"main": (-1.0, 1.0), "side": (-1.0, 1.0)}, {"scale": 200.0}, 1000, 10, 0.03, 0.2, (5, 0.1), 500),
+            Task({"main": (-1.0, 1.0), "side": (-1.0, 1.0)}, {"waiting": 0.3}, 1000, 20, 0.05, 0.2, (5, 0.1), 500),
             Training(200_000, (128, 128), settings={"learning_rate": 1e-3, "tau": 0.01, "learning_starts": 5000}),
-            changed_options={"enable_wind": True, "wind_power": 8.0, "turbulence_power": 0.0},
+            changed_options={"enable_wind": True, "wind_power": 3.0, "turbulence_power": 0.0},
         ),
         Environment(
             "half_cheetah",
@@ -143,7 +143,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "ant",
             "Ant-v5",
-            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "speed": 1.0}, 500, 5, 0.03, 0.3, (10, 0.05), 5),
+            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "speed": 0.4}, 300, 20, 0.06, 0.3, (10, 0.05), 5),
             Training(300_000, (128, 128), settings=_LESS),
             options={
                 "include_cfrc_ext_in_observation": False,

@@ -102,12 +102,15 @@ def ant(path: Trajectory, c: Constants) -> tuple[float, bool]:
 
 
 def landing(path: Trajectory, c: Constants) -> tuple[float, bool]:
-    """Lunar lander: q = R / scale; R is the environment's own return. Failed after a crash: body on the ground or out of sight.
+    """Lunar lander: q = 1 - T / 2H at rest after T steps, `waiting` if it has not come to rest by H, -1 after a crash.
 
-    The environment ends the episode with reward -100 after a crash and +100 at rest.
+    A crash is the body on the ground (tipped over) or the lander out of sight. The environment ends the episode with reward -100
+    after a crash and +100 at rest.
     """
-    crashed = path.ended and float(path.rewards[-1]) < 0.0
-    return float(path.rewards.sum()) / c["scale"], crashed
+    if not path.ended:
+        return c["waiting"], False
+    crashed = float(path.rewards[-1]) < 0.0
+    return -1.0 if crashed else 1.0 - path.steps / (2.0 * path.horizon), crashed
 
 
 SCORES: dict[str, Callable[[Trajectory, Constants], tuple[float, bool]]] = {

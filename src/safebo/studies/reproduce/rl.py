@@ -172,25 +172,24 @@ def best_so_far(row: Row) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def draw(ax: Any, name: str, rows: list[Row], experiments: int) -> None:
-    """One environment: every run thin, the median of the runs that still run thick, unsafe experiments as crosses."""
+    """One environment: every run thin, their median thick, unsafe experiments as crosses below the limit, a row per method."""
     plain_axes(ax, "experiment", "best reward so far", TITLES[name])
-    lowest = min(float(row["measured"].split()[0]) for row in rows)
+    curves = {method: [best_so_far(row) for row in rows if row["method"] == method] for method in METHODS}
+    top = max(float(curve.max()) for each in curves.values() for curve in each)
     for place, (method, look) in enumerate(METHODS.items()):
-        mine = [row for row in rows if row["method"] == method]
-        if not mine:
+        if not curves[method]:
             continue
-        curves = [best_so_far(row) for row in mine]
-        for curve in curves:
+        for curve in curves[method]:
             ax.plot(curve, color=look.colour, lw=0.6, alpha=0.5)
-        held = np.array([np.pad(curve, (0, experiments + 1 - len(curve)), mode="edge") for curve in curves])
-        reach = max(len(curve) for curve in curves)
-        ax.plot(np.median(held, axis=0)[:reach], color=look.colour, ls=look.line, lw=2.0, label=look.label)
-        ax.plot(reach - 1, np.median(held, axis=0)[reach - 1], "o", color=look.colour, ms=5)
-        crosses = [int(i) for row in mine for i in row["unsafe_at"].split()]
-        level = lowest * (0.8 - 0.2 * place)
-        ax.plot(crosses, [level] * len(crosses), "x", color=look.colour, ms=6, mew=1.6)
-    ax.axhline(0.0, **{**LINES["limit"], "label": "safety limit"})
-    ax.set_xlim(-0.5, experiments + 0.5)
+        held = np.array([np.pad(curve, (0, experiments + 1 - len(curve)), mode="edge") for curve in curves[method]])
+        last = max(len(curve) for curve in curves[method]) - 1
+        median = np.median(held, axis=0)
+        ax.plot(median[: last + 1], color=look.colour, ls=look.line, lw=2.0, label=look.label)
+        ax.plot(last, median[last], "o", color=look.colour, ms=5)
+        crosses = [int(i) for row in rows if row["method"] == method for i in row["unsafe_at"].split()]
+        ax.plot(crosses, [-0.05 * top * (place + 1)] * len(crosses), "x", color=look.colour, ms=6, mew=1.6)
+    ax.axhline(0.0, **LINES["limit"])
+    ax.set(xlim=(-0.5, experiments + 0.5), ylim=(-0.25 * top, 1.05 * top))
 
 
 def make(work: Work) -> Outcome:
