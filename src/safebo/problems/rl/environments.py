@@ -135,7 +135,16 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "half_cheetah",
             "HalfCheetah-v5",
-            Task(dict.fromkeys(_CHEETAH, (-1.0, 1.0)), {"pitch": 1.57, "speed": 3.0}, 500, 20, 0.04, 0.3, (10, 0.05), 8),
+            Task(
+                dict.fromkeys(_CHEETAH, (-1.0, 1.0)),
+                {"pitch": 1.57, "slow": 1.5, "speed": 1.0},
+                500,
+                10,
+                0.035,
+                1.0,
+                (10, 0.05),
+                8,
+            ),
             Training(150_000, (128, 128), settings=_LESS),
             model="half_cheetah.xml",
             edits=tuple(Edit(geom, "size", f"0.066 {half}") for geom, half in _REAR.items()),
@@ -143,7 +152,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "ant",
             "Ant-v5",
-            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "speed": 0.4}, 300, 20, 0.06, 0.3, (10, 0.05), 5),
+            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "slow": 0.0, "speed": 0.4}, 300, 20, 0.06, 0.3, (10, 0.05), 5),
             Training(300_000, (128, 128), settings=_LESS),
             options={
                 "include_cfrc_ext_in_observation": False,

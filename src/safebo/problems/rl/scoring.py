@@ -74,12 +74,13 @@ def progress(path: Trajectory, c: Constants) -> tuple[float, bool]:
     return mean / c["speed"], mean < 0.0
 
 
-def _running(velocity: Array, standing: Array, path: Trajectory, speed: float) -> tuple[float, bool]:
-    """q = mean over H steps of v_t / speed up to the fall, if any, and -1 for every step from the fall on."""
+def _running(velocity: Array, standing: Array, path: Trajectory, c: Constants) -> tuple[float, bool]:
+    """q = mean over H steps of (v_t - slow) / speed up to the fall, if any, and -1 for every step from the fall on."""
     fallen = np.flatnonzero(~standing)
     until = int(fallen[0]) if len(fallen) else path.steps
     fell = bool(len(fallen)) or path.ended
-    return float((velocity[:until].sum() / speed - (path.horizon - until if fell else 0)) / path.horizon), fell
+    worth = float((velocity[:until] - c["slow"]).sum()) / c["speed"]
+    return (worth - (path.horizon - until if fell else 0)) / path.horizon, fell
 
 
 def cheetah(path: Trajectory, c: Constants) -> tuple[float, bool]:
@@ -88,7 +89,7 @@ def cheetah(path: Trajectory, c: Constants) -> tuple[float, bool]:
     o = (height, pitch, six joints, forward velocity at index 8, ...). The environment itself knows no fall.
     """
     after = path.observations[1:]
-    return _running(after[:, 8], np.abs(after[:, 1]) <= c["pitch"], path, c["speed"])
+    return _running(after[:, 8], np.abs(after[:, 1]) <= c["pitch"], path, c)
 
 
 def ant(path: Trajectory, c: Constants) -> tuple[float, bool]:
@@ -98,7 +99,7 @@ def ant(path: Trajectory, c: Constants) -> tuple[float, bool]:
     """
     after = path.observations[1:]
     up = 1.0 - 2.0 * (after[:, 2] ** 2 + after[:, 3] ** 2)
-    return _running(after[:, 13], up > c["up"], path, c["speed"])
+    return _running(after[:, 13], up > c["up"], path, c)
 
 
 def landing(path: Trajectory, c: Constants) -> tuple[float, bool]:
