@@ -6,6 +6,7 @@ Every value is the mean score of a few episodes with fixed seeds. The landscapes
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import Any
 
@@ -135,7 +136,8 @@ def make(work: Work) -> Outcome:
     ]
     now = set(work.only or s["environments"])
     rows = work.rows("points.csv", FIELDS, ("environment", "number"), evaluate, jobs, lambda job: job["environment"] in now)
-    done = [name for name in s["environments"] if any(row["environment"] == name for row in rows)]
+    there, wanted = (Counter(row["environment"] for row in each) for each in (rows, jobs))
+    done = [name for name in s["environments"] if there[name] == wanted[name]]
     figure = new_figure(11.5, 6.8 if len(done) > 3 else 3.6)
     panels = figure.subplots(-(-len(done) // 3), min(3, len(done)), squeeze=False).ravel()
     ours = {}
