@@ -39,5 +39,5 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -c constraints.txt torch
-	$(PIP) -c constraints.txt -e '.[test,dev]'
+	$(PIP) -c constraints.txt -e '.[test,dev,rl]'
 	@touch $@

@@ -26,13 +26,14 @@ def reproduce(
         "out/reproduce"
     ),
     listing: Annotated[bool, typer.Option("--list", help="Name the figures and stop.")] = False,
+    env: Annotated[Optional[str], typer.Option(help="Only this environment of the RL figures.", show_default=False)] = None,
     quick: Quick = False,
     jobs: Jobs = 0,
 ) -> None:
     """Make the numerical figures of the paper."""
     from safebo.studies import reproduce as study
 
-    study.main(names or [], out, listing=listing, quick=quick, jobs=jobs)
+    study.main(names or [], out, listing=listing, quick=quick, jobs=jobs, env=env)
 
 
 @app.command("train-norm")
@@ -47,6 +48,34 @@ def train_norm(
     from safebo.studies import train_norm as study
 
     study.main(out, quick=quick, jobs=jobs, seed=seed, stage=stage)
+
+
+@app.command("train-policy")
+def train_policy(
+    env: Annotated[str, typer.Argument(help="cart_pole, mountain_car, swimmer, lunar_lander, half_cheetah or ant.")],
+    out: Annotated[Optional[Path], typer.Option(help="Folder; default out/train-policy/ENV.", show_default=False)] = None,
+    steps: Annotated[Optional[int], typer.Option(min=1, help="Environment steps in all.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the network, the exploration and the initial states.")] = 0,
+    quick: Quick = False,
+) -> None:
+    """Train a policy in the nominal environment of an RL benchmark; an interrupted run continues."""
+    from safebo.studies import train_policy as study
+
+    study.main(env, out or Path("out/train-policy") / env, steps=steps, seed=seed, quick=quick)
+
+
+@app.command("animate-policy")
+def animate_policy(
+    env: Annotated[str, typer.Argument(help="An environment of the RL benchmarks.")],
+    out: Annotated[Path, typer.Argument(help="The GIF to write.")],
+    bias: Annotated[list[float], typer.Option(help="One per action, in order.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the initial state.")] = 0,
+    number: Annotated[int, typer.Option(min=2, help="Number of pictures.")] = 30,
+) -> None:
+    """Show an episode of a policy in its changed environment, without and with a bias. MuJoCo may need MUJOCO_GL=egl."""
+    from safebo.problems.rl import RLProblem, pictures
+
+    pictures.animation(RLProblem(env), bias, out, seed=seed, number=number)
 
 
 @app.command()

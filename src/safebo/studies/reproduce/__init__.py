@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from safebo.exceptions import InvalidValueError
+from safebo.problems.rl.environments import environment
 from safebo.report.style import require_matplotlib
 from safebo.studies.reproduce import (
     cubes,
@@ -18,6 +19,8 @@ from safebo.studies.reproduce import (
     locality,
     norm_ratio,
     random_functions,
+    rl,
+    rl_landscapes,
     scenario_ablation,
     scenario_time,
     tightness,
@@ -32,6 +35,8 @@ FIGURES: dict[str, Figure] = {
         random_functions.FIGURE,
         norm_ratio.FIGURE,
         toy.TOY,
+        rl.FIGURE,
+        rl_landscapes.FIGURE,
         cubes.FIGURE,
         furuta.FIGURE,
         tightness.FIGURE,
@@ -44,18 +49,26 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def main(names: Sequence[str], out: Path, *, listing: bool = False, quick: bool = False, jobs: int = 0) -> None:
-    """Make the named figures, or all of them, in the order given."""
+def main(
+    names: Sequence[str], out: Path, *, listing: bool = False, quick: bool = False, jobs: int = 0, env: str | None = None
+) -> None:
+    """Make the named figures, or all of them, in the order given; `env` limits those of the RL benchmarks to one."""
     if listing:
         for figure in FIGURES.values():
             print(f"{figure.name:<18} {figure.source:<16} {figure.title}")
         return
     chosen = _chosen(names)
+    if env is not None:
+        environment(env)  # an unknown name is an error before anything runs
+        if not any(figure.name.startswith("rl") for figure in chosen):
+            raise InvalidValueError(f"--env {env} is for the figures rl and rl-landscapes, not for {', '.join(names)}.")
     require_matplotlib()
     for figure in chosen:
         figure.require()
     for figure in chosen:
-        summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs)
+        summary = produce(
+            figure, Path(out) / figure.name, quick=quick, jobs=jobs, only=(env,) if env and figure.name.startswith("rl") else ()
+        )
         print(f"{figure.name}: {summary['headline']} ({summary['seconds']:.1f} s, {Path(out) / figure.name})", flush=True)
 
 

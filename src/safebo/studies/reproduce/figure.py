@@ -30,22 +30,33 @@ class Outcome:
     ours: dict[str, Any]
     paper: dict[str, Any]
     notes: tuple[str, ...] = ()
+    complete: bool = True
 
 
 @dataclass(frozen=True)
 class Work:
-    """The folder of one figure, its settings, and the number of worker processes."""
+    """The folder of one figure, its settings, the number of worker processes, and the parts to work on now; none: all."""
 
     folder: Path
     settings: dict[str, Any]
     jobs: int = 1
+    only: tuple[str, ...] = ()
 
     def rows(
-        self, name: str, fields: Sequence[str], key: Sequence[str], work: Callable[[Row], Row], jobs: Sequence[Row]
+        self,
+        name: str,
+        fields: Sequence[str],
+        key: Sequence[str],
+        work: Callable[[Row], Row],
+        jobs: Sequence[Row],
+        now: Callable[[Row], bool] = lambda job: True,
     ) -> list[Row]:
-        """The rows of a CSV, one per job, all values as text: those already in the file are kept, the others computed now."""
+        """The rows of a CSV, one per job, all values as text: those already in the file are kept, the others computed now.
+
+        Jobs for which `now` is false are left for another call.
+        """
         table = Table(self.folder / name, fields, key)
-        for row in parallel(work, [job for job in jobs if job not in table], self.jobs, self.folder.name):
+        for row in parallel(work, [job for job in jobs if job not in table and now(job)], self.jobs, self.folder.name):
             table.add(row)
         order = {tuple(str(job[k]) for k in key): i for i, job in enumerate(jobs)}
         table.sort(lambda row: order[tuple(str(row[k]) for k in key)])
@@ -81,7 +92,7 @@ class Figure:
     """Raises `MissingExtraError` where the figure needs an extra that is not installed."""
 
 
-def produce(figure: Figure, folder: Path, *, quick: bool, jobs: int) -> Row:
+def produce(figure: Figure, folder: Path, *, quick: bool, jobs: int, only: tuple[str, ...] = ()) -> Row:
     """Make one figure in its folder and return its summary."""
     settings = figure.settings(quick)
     head = {"figure": figure.name, "source": figure.source, "title": figure.title, "quick": quick}
@@ -90,10 +101,10 @@ def produce(figure: Figure, folder: Path, *, quick: bool, jobs: int) -> Row:
     start = time.perf_counter()
     with warnings.catch_warnings(), look():
         warnings.simplefilter("ignore", SafeboWarning)  # unsafe measurements and refuted norms are counted
-        outcome = figure.make(Work(folder, settings, jobs))
+        outcome = figure.make(Work(folder, settings, jobs, only))
     summary = {
         **head,
-        "complete": True,
+        "complete": outcome.complete,
         "headline": outcome.headline,
         "ours": outcome.ours,
         "paper": outcome.paper,

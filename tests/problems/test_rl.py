@@ -1,0 +1,243 @@
+"""The RL benchmarks: environments, actors, scores, problems, training and the quick study, with the real simulators."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from safebo import cli
+from safebo.exceptions import InvalidValueError
+from safebo.problems.rl import RLProblem
+from safebo.problems.rl.actor import POLICIES, Actor
+from safebo.problems.rl.environments import ENVIRONMENTS, changed_model, make
+from safebo.problems.rl.scoring import FAILED, SCORES, Trajectory, score
+from safebo.studies import train_policy
+
+NAMES = tuple(ENVIRONMENTS)
+LANDSCAPES = POLICIES.with_name("landscapes")
+MAPPED = [name for name in NAMES if (LANDSCAPES / f"{name}.csv").exists()]
+MUJOCO = [name for name in NAMES if ENVIRONMENTS[name].model]
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return {name: RLProblem(name) for name in NAMES}
+
+
+# -- environments --------------------------------------------------------------------------------------------------------------
+
+
+def test_six_environments_of_the_papers_dimensions():
+    assert {name: len(row.task.biases) for name, row in ENVIRONMENTS.items()} == {
+        "cart_pole": 1, "mountain_car": 1, "swimmer": 2, "lunar_lander": 2, "half_cheetah": 6, "ant": 8,
+    }  # fmt: skip
+    assert {name: (*row.task.cubes, row.task.points) for name, row in ENVIRONMENTS.items()} == {
+        "cart_pole": (3, 0.1, 1000), "mountain_car": (3, 0.1, 1000), "swimmer": (5, 0.1, 500), "lunar_lander": (5, 0.1, 500),
+        "half_cheetah": (10, 0.05, 8), "ant": (10, 0.05, 5),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUJOCO)
+def test_a_changed_model_has_other_masses_or_inertias(name):
+    envs = [make(name, changed=c) for c in (False, True)]  # a model does not outlive its environment
+    nominal, changed = (env.unwrapped.model for env in envs)
+    assert not np.allclose(nominal.geom_size, changed.geom_size)
+    assert not np.allclose(nominal.body_inertia, changed.body_inertia)
+    assert nominal.nq == changed.nq and nominal.nu == changed.nu
+
+
+def test_the_swimmers_limbs_follow_the_printed_numbers():
+    env = make("swimmer", changed=True)
+    model = env.unwrapped.model
+    assert [model.geom_size[g, 0] for g in range(1, 4)] == pytest.approx([0.3, 0.1, 0.3])  # torso, mid, back
+
+
+def test_the_changed_model_is_written_once():
+    first, second = changed_model(ENVIRONMENTS["ant"]), changed_model(ENVIRONMENTS["ant"])
+    assert first == second and first.exists()
+
+
+def test_mountain_car_loses_power():
+    assert make("mountain_car", changed=False).unwrapped.power == 0.0015
+    assert make("mountain_car", changed=True).unwrapped.power == 0.0013
+
+
+def test_the_wind_blows_one_way():
+    env = make("lunar_lander", changed=True)
+    for seed in range(3):
+        env.reset(seed=seed)
+        still = env.unwrapped.lander.linearVelocity[0]
+        for _ in range(20):
+            env.step(np.zeros(2, np.float32))
+        assert env.unwrapped.lander.linearVelocity[0] > still + 0.1
+
+
+def test_unknown_environments_are_refused():
+    with pytest.raises(InvalidValueError, match=r"'pendulum'.*cart_pole"):
+        RLProblem("pendulum")
+
+
+# -- actors --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_actors_are_small_and_fit_their_environment(name):
+    actor, env = Actor.shipped(name), make(name, changed=False)
+    assert env.observation_space.shape == (actor.observations,) and env.action_space.shape == (actor.actions,)
+    np.testing.assert_array_equal(actor.low, env.action_space.low)
+    assert (POLICIES / f"{name}.safetensors").stat().st_size < 1_000_000
+    about = json.loads((POLICIES / f"{name}.json").read_text())
+    assert about["algorithm"] == "soft actor-critic" and about["environment"]["id"] == ENVIRONMENTS[name].id
+    assert len(about["curve"]) > 1 and about["curve"][-1]["steps"] > 1000
+
+
+@pytest.mark.parametrize("sde", [False, True])
+def test_the_numpy_actor_agrees_with_the_trainer(sde, tmp_path):
+    from stable_baselines3 import SAC
+
+    env = make("cart_pole", changed=False)
+    model = SAC("MlpPolicy", env, seed=3, device="cpu", use_sde=sde, policy_kwargs={"net_arch": [32, 16]})
+    train_policy.export(model).save(tmp_path / "a.safetensors", {})
+    actor = Actor.load(tmp_path / "a.safetensors")
+    observations = np.random.default_rng(0).normal(scale=3.0, size=(50, 4))
+    for observation in observations:
+        expected, _ = model.predict(observation, deterministic=True)
+        np.testing.assert_allclose(actor(observation), expected, atol=1e-5)
+    assert np.isinf(actor.clip) != sde
+
+
+def test_actors_whose_layers_do_not_fit_are_refused():
+    one = np.ones(1, np.float32)
+    with pytest.raises(InvalidValueError, match="must fit"):
+        Actor((np.ones((3, 2), np.float32), np.ones((1, 4), np.float32)), (np.ones(3, np.float32), one), -one, one)
+
+
+# -- scores --------------------------------------------------------------------------------------------------------------------
+
+
+def path(observations, *, ended, horizon, rewards=None):
+    observations = np.asarray(observations, float)
+    rewards = np.zeros(len(observations) - 1) if rewards is None else np.asarray(rewards, float)
+    return Trajectory(observations, rewards, ended, horizon)
+
+
+def test_a_dropped_pole_is_negative_however_late():
+    c = ENVIRONMENTS["cart_pole"].task.constants
+    upright = np.zeros((11, 4))
+    assert score("cart_pole", path(upright, ended=False, horizon=10), c).score == 1.0
+    dropped = score("cart_pole", path(upright[:10], ended=True, horizon=10), c)
+    assert dropped.failed and dropped.score == FAILED
+    assert score("cart_pole", path(upright[:3], ended=True, horizon=10), c).score < FAILED
+
+
+def test_a_car_that_misses_the_goal_is_negative():
+    c = ENVIRONMENTS["mountain_car"].task.constants
+    arrived = score("mountain_car", path(np.zeros((3, 2)), ended=True, horizon=9, rewards=[-1.0, 91.0]), c)
+    assert arrived.score == pytest.approx(0.5) and not arrived.failed
+    assert score("mountain_car", path(np.zeros((10, 2)), ended=False, horizon=9, rewards=-0.01 * np.ones(9)), c).score == -1.0
+
+
+def test_a_lander_rests_waits_or_crashes():
+    c = ENVIRONMENTS["lunar_lander"].task.constants
+    flight = np.zeros((6, 8))
+    rest, crash = ([0.0, 0.0, 0.0, 0.0, last] for last in (100.0, -100.0))
+    assert score("lunar_lander", path(flight, ended=True, horizon=10, rewards=rest), c).score == 0.75
+    waiting = score("lunar_lander", path(flight, ended=False, horizon=5), c)
+    assert waiting.score == c["waiting"] and not waiting.failed
+    crashed = score("lunar_lander", path(flight, ended=True, horizon=10, rewards=crash), c)
+    assert crashed.score == -1.0 and crashed.failed
+
+
+@pytest.mark.parametrize("name", ["half_cheetah", "ant"])
+def test_a_runner_that_falls_is_negative(name):
+    c = ENVIRONMENTS[name].task.constants
+    steady = np.zeros((11, 27))
+    steady[:, 8 if name == "half_cheetah" else 13] = c["slow"] + c["speed"]
+    assert score(name, path(steady, ended=False, horizon=10), c).score == pytest.approx(1.0)
+    steady[6:, 1 if name == "half_cheetah" else 2] = 2.0  # pitch, or quaternion x
+    fallen = score(name, path(steady, ended=False, horizon=10), c)
+    assert fallen.failed and fallen.score == FAILED  # five good steps, five after the fall
+
+
+def test_a_swimmer_that_drifts_back_is_negative():
+    c = ENVIRONMENTS["swimmer"].task.constants
+    drift = np.zeros((11, 8))
+    drift[1:, 3] = 0.5 * c["speed"]
+    assert score("swimmer", path(drift, ended=False, horizon=10), c).score == pytest.approx(0.5)
+    assert score("swimmer", path(-drift, ended=False, horizon=10), c).failed
+
+
+def test_every_environment_has_a_score():
+    assert set(SCORES) == set(NAMES)
+
+
+# -- problems ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_problem_starts_safe_and_repeats(name):
+    problem = RLProblem(name)
+    problem.episodes = 3
+    assert problem.domain.dim == problem.actor.actions and problem.threshold == 0.0
+    episode = problem.episode(problem.initial, 1)
+    assert episode == problem.episode(problem.initial, 1) and -1.0 <= episode.score <= 2.0
+    first, second = problem.plant(5)(problem.initial), problem.plant(5)(problem.initial)
+    assert first == second > 0.0
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_the_committed_landscape_is_the_one_of_this_problem(name, problems):
+    problem, table = problems[name], problems[name].landscape()
+    biases = np.stack([table[axis] for axis in problem.domain.names], axis=-1)
+    for number in (0, len(biases) // 3):
+        episodes = problem.reference(biases[number], 10)
+        assert np.mean([e.score for e in episodes]) == pytest.approx(table["value"][number], abs=0.02)
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_a_landscape_is_worth_exploring(name, problems):
+    table, problem = problems[name].landscape(), problems[name]
+    biases = np.stack([table[axis] for axis in problem.domain.names], axis=-1)
+    start = table["value"][np.argmin(np.abs(biases).sum(axis=1))]
+    assert start > 0.0 and table["value"].min() < 0.0 and table["value"].max() > start + 4.0 * problem.noise
+
+
+def test_cart_pole_values_and_failures(problems):
+    problem = problems["cart_pole"]
+    problem._values.clear()
+    assert problem.is_unsafe([1.5]) and problem.failures([1.5]) == 1.0
+    with pytest.raises(InvalidValueError, match="outside its bounds"):
+        problem.measure([9.0], np.random.default_rng(0))
+
+
+def test_the_package_imports_neither_gymnasium_nor_torch():
+    code = "import sys, safebo; print([m for m in ('gymnasium', 'torch', 'mujoco', 'stable_baselines3') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+# -- commands ------------------------------------------------------------------------------------------------------------------
+
+
+def test_training_continues_and_exports(tmp_path, capsys):
+    train_policy.main("cart_pole", tmp_path, quick=True)
+
+    def steps():
+        return [int(row["steps"]) for row in csv.DictReader((tmp_path / "curve.csv").read_text().splitlines())]
+
+    assert steps() == [150, 300]
+    train_policy.main("cart_pole", tmp_path, steps=350, quick=True)
+    assert steps() == [150, 300, 350]
+    assert Actor.load(tmp_path / "cart_pole.safetensors").observations == 4
+    assert "350 of 350 steps" in capsys.readouterr().out
+
+
+def test_an_environment_without_the_study_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["safebo", "reproduce", "cubes", "--env", "ant", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "--env ant" in capsys.readouterr().err
