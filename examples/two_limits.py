@@ -39,7 +39,9 @@ def main(experiments: int = 20) -> None:
     best, violations = opt.best(), int((~opt.state.inside()).sum())
     print(f"best: {best.params['temperature']:.1f} degrees, yield between {best.lower:.2f} and {best.upper:.2f}")
     print(f"violations in {opt.state.step - 1} experiments: {violations}")
-    print(f"promised: none, with probability {opt.guarantee.probability:.2f} at confidence {opt.guarantee.confidence:.2f}")
+    print(
+        f"promised for each: safe with probability {opt.guarantee.probability:.2f} at confidence {opt.guarantee.confidence:.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from safebo.exceptions import (
     JitterWarning,
     NoInitialSampleError,
     SafeboWarning,
+    ScaleWarning,
     UnknownTrialError,
     UnsafeInitialSampleError,
     UnsafeMeasurementWarning,
@@ -872,3 +873,20 @@ def test_wrong_values_inside_a_state(stored, path, value):
     """A state is checked like the arguments of the constructor: in particular it cannot lose its limit or its norms."""
     with pytest.raises(InvalidValueError):
         SafeOptimizer.from_json(altered(stored, path, value))
+
+
+def test_a_lengthscale_in_the_unit_of_the_parameter_is_warned_about():
+    with pytest.warns(ScaleWarning, match="fractions of a parameter's range"):
+        SafeOptimizer(Box({"kp": (0.0, 500.0)}), 0.0, kernel=Matern(lengthscale=50.0))
+
+
+@pytest.mark.parametrize("lengthscale", [1e-300, 1e-7])
+def test_a_lengthscale_that_no_grid_resolves_is_refused(lengthscale):
+    with pytest.raises(InvalidValueError, match=f"lengthscale {lengthscale:g}"):
+        SafeOptimizer(Box.unit(1), 0.0, kernel=Matern(lengthscale=lengthscale))
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1e300), (0.0, 5e-324), (-1e150, 0.0)])
+def test_bounds_that_a_saved_state_could_not_hold_are_refused(bounds):
+    with pytest.raises(InvalidValueError, match="change its unit"):
+        Box({"a": bounds})

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from safebo import RBF, AbbasiYadkori, AdaptiveScenario, Box, Constraint, Fixed, MartingaleMixture, Matern, Paper, SafeOptimizer
-from safebo.exceptions import InvalidValueError
+from safebo.exceptions import InvalidValueError, StopReason
 from safebo.problems import RKHSProblem
 from tests.references.kernels import transcribed
 from tests.references.posterior import posterior
@@ -120,3 +120,12 @@ def test_a_stride_travels_with_the_state():
 def test_a_bad_stride_is_an_error_that_names_it(stride):
     with pytest.raises(InvalidValueError, match="stride"):
         SafeOptimizer(Box.unit(1), 0.0, stride=stride)
+
+
+def test_a_stride_shorter_than_the_grid_is_not_called_converged():
+    opt = SafeOptimizer(Box.unit(1), 0.0, norm=Fixed(1.0), stride=1e-9)
+    opt.tell([0.5], 1.0)
+    while opt.ask() is not None:
+        opt.tell(opt.ask(), 1.0)
+    assert opt.stop_reason is StopReason.NO_CANDIDATES and "stride" in opt.stop_reason.advice
+    assert opt.state.step < 5

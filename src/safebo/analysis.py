@@ -357,6 +357,8 @@ def _stop_reason(state: State, subdomains: SubDomains, usable: SubDomains, best_
         return StopReason.BLOCKED
     if not any(s.any_safe for s in usable.values()):
         return StopReason.EMPTY_SAFE_SET
+    if not any(np.unpackbits(s.near).sum() > len(s.rows) for s in usable.values()):  # nowhere to go but where it has been
+        return StopReason.NO_CANDIDATES
     if any(s.any_expander or s.highest_upper >= best_lower for s in usable.values()):
         return StopReason.CONVERGED
     return StopReason.NO_CANDIDATES

@@ -101,6 +101,9 @@ def main() -> None:
     except SafeboError as error:
         typer.echo(f"safebo: {error}", err=True)
         raise SystemExit(2) from None
+    except OSError as error:  # a folder that cannot be written, say
+        typer.echo(f"safebo: {error}", err=True)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ from safebo.exceptions import InvalidValueError
 
 FloatArray = NDArray[np.float64]
 
+LARGEST_BOUND, SMALLEST_RANGE = 1e100, 1e-305
+"""Bounds beyond the one and ranges below the other are refused: they do not survive a change of units."""
+
 EDGE = 1e-12
 """Points outside a bound by less than this fraction of its range are taken to be on it."""
 
@@ -46,6 +49,8 @@ class Box:
                 raise InvalidValueError(f"The bounds of {name!r} must be two numbers (low, high), got {pair!r}.") from None
             if not (low < high and math.isfinite(high - low)):
                 raise InvalidValueError(f"The bounds of {name!r} must be finite with low < high, got ({low}, {high}).")
+            if max(abs(low), abs(high)) > LARGEST_BOUND or high - low < SMALLEST_RANGE:
+                raise InvalidValueError(f"The bounds of {name!r}, ({low}, {high}), are beyond what is sensible: change its unit.")
             checked[name] = (low, high)
         self._bounds = checked
         self.names: tuple[str, ...] = tuple(checked)

@@ -111,8 +111,8 @@ _ADVICE = {
         "the threshold, check that the noise is not overstated, or use smaller cubes so that the local norm is smaller."
     ),
     StopReason.NO_CANDIDATES: (
-        "The certified safe set holds neither a potential maximiser nor an expander on the grid: use more points_per_axis or "
-        "smaller cubes."
+        "The certified safe set holds neither a potential maximiser nor an expander on the grid that could be measured: use more "
+        "points_per_axis, smaller cubes, or a longer stride."
     ),
     StopReason.BLOCKED: (
         "Everything left to measure lies next to an aborted experiment: find out why it was aborted, and take best() or choose a "

@@ -58,7 +58,7 @@ class Trial:
     upper: float
     norm: float  # B_t of the objective in the sub-domain
     cube: Cube
-    confidence: float  # probability that no experiment of the run is unsafe, see `SafeOptimizer.guarantee`
+    confidence: float  # probability of the certificate, see `SafeOptimizer.guarantee` and docs/guarantees.md
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # every output
     norms: dict[str, float] = field(default_factory=dict)
     refutations: tuple[Refutation, ...] = ()  # norms that the data refuted at this step
@@ -165,6 +165,7 @@ class SafeOptimizer:
             stride=stride,
             abort_radius=abort_radius,
         )
+        _check_lengthscales(settings)
         self._start(State(settings))
 
     def _start(self, state: State) -> None:
@@ -371,7 +372,7 @@ class SafeOptimizer:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What is promised for the whole run, and how the failure probability is shared over the limits."""
+        """What every certificate promises, and how the failure probability is shared over the limits."""
         return guarantee(self._state.outputs)
 
     @property
@@ -467,6 +468,19 @@ def _locality(cubes: Locality | Literal["auto"] | None, outputs: tuple[Output, .
         shortest = min(float(output.kernel.lengthscales(dim).min()) for output in outputs)
         return DoublingCubes(n=5, smallest=0.25 * shortest)
     return GlobalDomain() if cubes is None else cubes
+
+
+def _check_lengthscales(settings: Settings) -> None:
+    """Warn about a lengthscale beyond the whole range of a parameter: as a rule it was meant in the parameter's unit."""
+    for output in settings.outputs:
+        for name, value in zip(settings.domain.names, output.kernel.lengthscales(settings.domain.dim), strict=True):
+            if value > 1.0:
+                warnings.warn(
+                    f"The lengthscale {value:g} of {output.name!r} along {name!r} is longer than its whole range. They are "
+                    "fractions of a parameter's range, not in its unit; with one that is too long, everything looks safe.",
+                    ScaleWarning,
+                    stacklevel=3,
+                )
 
 
 def _check_scale(state: State) -> None:

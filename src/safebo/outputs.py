@@ -125,9 +125,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What is promised, output by output: with confidence `confidence`, no experiment is unsafe with probability `probability`.
+    """What a certificate promises: with confidence `confidence`, its experiment is safe with probability `probability`.
 
-    One limit: probability (1 - gamma)(1 - delta) and confidence 1 - kappa as in Theorem 4. Several limits: union bound over them.
+    One limit: probability (1 - gamma)(1 - delta) and confidence 1 - kappa as in Theorem 4, which states it for a whole run; what
+    of that is proven is in docs/guarantees.md. Several limits: union bound over them.
     """
 
     probability: float

@@ -28,6 +28,9 @@ FloatArray = NDArray[np.float64]
 
 FORMAT = 1
 
+SHORTEST = 1e-6
+"""Lengthscales below this are refused."""
+
 ACQUISITIONS = ("balanced", "joint", "paper")
 
 _TYPES: dict[str, type] = {
@@ -118,7 +121,10 @@ class Settings:
         if not outputs or not all(isinstance(o, Output) for o in outputs) or not any(o.is_limit for o in outputs):
             raise InvalidValueError(f"There must be an objective, and at least one output must be limited, got {self.outputs!r}.")
         for output in outputs:
-            output.kernel.lengthscales(self.domain.dim)
+            if (shortest := float(output.kernel.lengthscales(self.domain.dim).min())) < SHORTEST:
+                raise InvalidValueError(
+                    f"No grid resolves the lengthscale {shortest:g} of {output.name!r}: at least {SHORTEST:g}."
+                )
         if not provides(self.locality, "cubes"):
             raise InvalidValueError(
                 f"cubes must be 'auto', LocalCubes(n, delta), another locality or None, got {self.locality!r}."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from safebo.exceptions import ExperimentAborted, StopReason
+from safebo.exceptions import ExperimentAborted, InvalidValueError, StopReason
+from safebo.norms.base import count
 from safebo.optimizer import SafeOptimizer, Trial
 from safebo.runs.measurement import Measurement, measurement
 from safebo.runs.plants import Plant
@@ -20,8 +22,10 @@ class Drive:
 
     experiments: int
     aborted: tuple[ExperimentAborted, ...]
+    violations: int
+    """Measurements outside a limit; unless `on_violation` says otherwise, the first one ends the loop."""
     stop_reason: StopReason | None
-    """Why the optimizer had nothing more to ask for; None if the number of experiments was reached or `on_abort` ended it."""
+    """Why the optimizer had nothing more to ask for; None if something else ended the loop."""
 
 
 def drive(
@@ -32,26 +36,53 @@ def drive(
     initial: Mapping[str, float] | None = None,
     on_abort: OnAbort | None = None,
     on_result: OnResult | None = None,
+    on_violation: Literal["stop", "continue"] = "stop",
 ) -> Drive:
     """Reset, ask, run, tell, for a number of experiments or until the optimizer stops.
 
-    initial    parameters known to be safe, measured first if the optimizer has no measurement yet
-    on_abort   what to do with an aborted experiment. Default: `ExperimentAborted` is raised and ends the loop. A function may
-               return False to end it quietly, or True to go on elsewhere: the optimizer is told of the abort and keeps away
-    on_result  called with every trial and its measurement, after it was told
+    initial       parameters known to be safe, measured first if the optimizer has no measurement yet
+    on_abort      what to do with an aborted experiment. Default: `ExperimentAborted` is raised and ends the loop. A function may
+                  return False to end it quietly, or True to go on elsewhere: the optimizer is told of the abort and keeps away
+    on_result     called with every trial and its measurement, after it was told
+    on_violation  after a measurement outside a limit, which is recorded in any case: "stop" (default) or "continue"
 
-    Nothing is ever learned from an aborted experiment. Unless the loop goes on, the optimizer stays as it was: after the rig was
-    checked, `drive` continues it with the same experiment. Any other exception stops the plant and is passed on.
+    Nothing runs before all arguments are checked. Nothing is ever learned from an aborted experiment. Unless the loop goes on,
+    the optimizer stays as it was: after the rig was checked, `drive` continues it with the same experiment. Any other exception
+    stops the plant and is passed on.
     """
-    done = 0
+    number = count(experiments, "experiments", 0)
+    if not isinstance(plant, Plant):
+        raise InvalidValueError(f"{plant!r} is not a plant: it needs reset, run, emergency_stop and close.")
+    if on_violation not in ("stop", "continue"):
+        raise InvalidValueError(f"on_violation must be 'stop' or 'continue', got {on_violation!r}.")
+    start = None if initial is None else optimizer.domain.as_dict(optimizer.domain.point(initial))
+    try:
+        return _drive(optimizer, plant, number, start, on_abort, on_result, on_violation == "stop")
+    except ExperimentAborted:  # the plant is stopped already
+        raise
+    except BaseException:
+        plant.emergency_stop()
+        raise
+
+
+def _drive(
+    optimizer: SafeOptimizer,
+    plant: Plant,
+    experiments: int,
+    initial: dict[str, float] | None,
+    on_abort: OnAbort | None,
+    on_result: OnResult | None,
+    stop: bool,
+) -> Drive:
+    done = violations = 0
     aborted: list[ExperimentAborted] = []
     if initial is not None and optimizer.state.step == 0:
         result = _experiment(plant, initial, "the initial experiment")
-        optimizer.tell(dict(initial), result.objective, result.constraints)
+        optimizer.tell(initial, result.objective, result.constraints)
     while done < experiments:
         trial = optimizer.ask()
         if trial is None:
-            return Drive(done, tuple(aborted), optimizer.stop_reason)
+            return Drive(done, tuple(aborted), violations, optimizer.stop_reason)
         try:
             result = _experiment(plant, trial.params, f"experiment {done + 1} of {experiments}")
         except ExperimentAborted as error:
@@ -66,7 +97,11 @@ def drive(
         done += 1
         if on_result is not None:
             on_result(trial, result)
-    return Drive(done, tuple(aborted), None)
+        if not optimizer.state.inside()[-1]:
+            violations += 1
+            if stop:
+                break
+    return Drive(done, tuple(aborted), violations, None)
 
 
 def _experiment(plant: Plant, params: Mapping[str, float], name: str) -> Measurement:
@@ -76,6 +111,3 @@ def _experiment(plant: Plant, params: Mapping[str, float], name: str) -> Measure
     except ExperimentAborted as error:
         text = f"{name[0].upper()}{name[1:]} was aborted and not told to the optimizer: {error.reason}"
         raise ExperimentAborted(text, dict(params)) from error
-    except BaseException:
-        plant.emergency_stop()
-        raise

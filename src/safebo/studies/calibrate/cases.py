@@ -27,7 +27,7 @@ class Family:
     model: StationaryKernel | None = None
     noise: float = 0.01
     quantile: float = 0.3  # the threshold's quantile of f
-    shape: str = "rkhs"  # or "kink", "step": outside of every assumption
+    shape: str = "rkhs"  # or "kink", "step", "cliff": outside of every assumption
     heavy_tails: bool = False
     assumptions: bool = True  # whether f is a draw of the family that the guarantee assumes, with this kernel and noise
     experiments: int = 30
@@ -52,13 +52,15 @@ class Family:
 class _Bent:
     """f plus something that no RKHS of a Matern 3/2 or smoother kernel contains, below the safe region's edge."""
 
-    def __init__(self, f: Any, threshold: float, shape: str):
-        self._f, self._threshold, self._shape = f, threshold, shape
+    def __init__(self, f: Any, threshold: float, edge: float, shape: str):
+        self._f, self._threshold, self._edge, self._shape = f, threshold, edge, shape
         self.kernel, self.dim, self.norm = f.kernel, f.dim, f.norm
 
     def __call__(self, x: Any) -> Any:
         values = self._f(x)
         below = np.minimum(values - self._threshold, 0.0)
+        if self._shape == "cliff":  # it breaks off half-way between the start and the threshold: nothing measured warns of it
+            return np.where(values < self._edge, values - (self._edge - self._threshold) - 0.1 * self.norm, values)
         # a kink at the threshold (the slope triples), or a fall of half the norm's amplitude just beyond it
         return values + 2.0 * below if self._shape == "kink" else np.where(below < 0.0, values - 0.1 * self.norm, values)
 
@@ -68,8 +70,9 @@ class _Bent:
 
 
 def _bent(problem: RKHSProblem, shape: str) -> RKHSProblem:
-    """The same safe region, start and optimum, with a kink or a step where it ends."""
-    return replace(problem, f=_Bent(problem.f, problem.threshold, shape))  # type: ignore[arg-type]
+    """The same start and optimum, with a kink or a step where the safe region ends, or a cliff above that."""
+    edge = 0.5 * (problem.threshold + problem.initial_value)
+    return replace(problem, f=_Bent(problem.f, problem.threshold, edge, shape))  # type: ignore[arg-type]
 
 
 M32, M52 = Matern(1.5, 0.1), Matern(2.5, 0.1)
@@ -94,6 +97,7 @@ FAMILIES: dict[str, Family] = {
     "lengthscale 1.5 times too short": Family(1, M32, HIGH, model=Matern(1.5, 0.1 / 1.5), assumptions=False),
     "kink at the limit": Family(1, M32, HIGH, shape="kink", assumptions=False),
     "step at the limit": Family(1, M32, HIGH, shape="step", assumptions=False),
+    "cliff above the limit": Family(1, M32, HIGH, shape="cliff", assumptions=False),
     "heavy-tailed noise": Family(1, M32, HIGH, heavy_tails=True, assumptions=False),
 }
 
