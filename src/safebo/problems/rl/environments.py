@@ -128,9 +128,9 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "lunar_lander",
             "LunarLanderContinuous-v3",
-            Task({"main": (-0.5, 0.5), "side": (-0.5, 0.5)}, {"waiting": 0.3}, 1000, 20, 0.05, 0.2, (5, 0.1), 500),
+            Task({"main": (-0.5, 0.5), "side": (-0.5, 0.5)}, {"waiting": 0.3}, 1000, 40, 0.065, 0.2, (5, 0.1), 500),
             Training(200_000, (128, 128), settings={"learning_rate": 1e-3, "tau": 0.01, "learning_starts": 5000}),
-            changed_options={"enable_wind": True, "wind_power": 3.0, "turbulence_power": 0.0},
+            changed_options={"enable_wind": True, "wind_power": 8.0, "turbulence_power": 0.0},
         ),
         Environment(
             "half_cheetah",
