@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +20,7 @@ import pytest
 
 from safebo.exceptions import ExperimentAborted
 from safebo.problems.furuta import PERTURBED, FurutaPendulum
-from safebo.runs import SocketPlant, Watchdog
+from safebo.runs import SocketPlant, SubprocessPlant, Watchdog
 
 HERE = Path(__file__).parents[1] / "examples" / "hardware"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "src"), "PYTHONWARNINGS": "error"}
@@ -40,18 +42,21 @@ def test_behind_a_pipe(tmp_path):
 
 
 def test_behind_a_socket(tmp_path):
-    command = [sys.executable, str(HERE / "rig.py"), "socket", "--port", "0"]
+    command = [sys.executable, str(HERE / "rig.py"), "socket", "--host", "localhost", "--port", "0"]
     rig = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     try:
-        port = rig.stdout.readline().split()[-1]
+        listening = rig.stdout.readline()
+        port = listening.split()[-1]
+        assert "localhost" in listening
         check(tune("socket", "--port", port, cwd=tmp_path))
     finally:
-        rig.kill()
+        rig.terminate()
         rig.wait()
         rig.stdout.close()
+    assert rig.returncode == 0  # it stopped the motor first
     done = tune("socket", "--port", port, cwd=tmp_path)  # nobody listens any more
     assert done.returncode == 1 and "was aborted and not told" in done.stderr and port in done.stderr
-    assert json.loads((tmp_path / "aborted-run.json").read_text())
+    assert "No connection" in done.stderr and "STOP" not in done.stderr and not list(tmp_path.iterdir())
 
 
 class Board:
@@ -59,6 +64,10 @@ class Board:
 
     def __init__(self):
         self.pendulum, self.enabled = FurutaPendulum(PERTURBED, disturbance=1e-3), False
+        self.zero_encoders()
+
+        self.during_rest = lambda: None
+        self.voltages = []
 
     def enable(self):
         self.enabled = True
@@ -68,6 +77,7 @@ class Board:
 
     def wait_for_rest(self):
         assert not self.enabled
+        self.during_rest()
 
     def zero_encoders(self):
         self.observation, _ = self.pendulum.reset(seed=0)
@@ -77,24 +87,109 @@ class Board:
 
     def write_voltage(self, voltage):
         assert abs(voltage) <= 10.0
+        self.voltages.append(voltage)
         self.observation, *_ = self.pendulum.step(np.array([voltage if self.enabled else 0.0]))
 
 
-def test_the_class_for_a_real_rig_in_the_readme(monkeypatch):
+@pytest.fixture
+def qube(monkeypatch):
+    """The class in README.md, as printed, with a board."""
     (code,) = re.findall(r"```python\n(.*?)```", (HERE / "README.md").read_text(), re.DOTALL)
     names = {}
-    exec(code, names)  # as printed
+    exec(code, names)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    rig = names["Qube"](Board())
+    return names["Qube"](Board())
+
+
+def test_the_class_for_a_real_rig_in_the_readme(qube):
+    rig = qube
     with pytest.raises(RuntimeError, match="stopped"):
         rig.run({"a1": 0.2, "a2": 0.3})
     rewards = []
     for a2 in (0.424, 0.3, 0.7):
         rig.reset()
         rewards.append(rig.run({"a1": 0.239, "a2": a2}))
+        assert not rig.board.enabled and rig.board.voltages[-1] == 0.0  # while the optimizer computes
     assert rewards[0] > 0.0 and rewards[1] > 0.0 > rewards[2]
-    rig.stop()
+    with pytest.raises(RuntimeError, match="reset first"):
+        rig.run({"a1": 0.239, "a2": 0.424})
     assert not rig.board.enabled
+
+
+@pytest.mark.parametrize(
+    ("params", "named"),
+    [
+        ({"a1": 0.2, "a2": 1.5}, "a2 = 1.5"),
+        ({"a1": math.nan, "a2": 0.4}, "a1 = nan"),
+        ({"a1": 0.2}, "'a1'"),
+    ],
+)
+def test_that_class_refuses_parameters_outside_the_limits(qube, params, named):
+    qube.reset()
+    with pytest.raises(ValueError, match=named):
+        qube.run(params)
+    assert not qube.board.enabled and not qube.board.voltages
+
+
+def test_that_class_stops_at_a_voltage_that_is_not_a_number(qube):
+    qube.reset()
+    angles, seen = qube.board.read_angles, []
+
+    def broken():
+        seen.append(qube.board.enabled)
+        return angles() if len(seen) < 20 else np.array([math.nan, math.nan])
+
+    qube.board.read_angles = broken
+    with pytest.raises(RuntimeError, match="nan V"):
+        qube.run({"a1": 0.239, "a2": 0.424})
+    assert all(seen) and qube.board.voltages[-1] == 0.0 and np.isfinite(qube.board.voltages).all() and not qube.board.enabled
+
+
+def test_a_stop_during_the_reset_of_that_class_is_not_undone(qube):
+    qube.board.during_rest = qube.stop
+    with pytest.raises(RuntimeError, match="stopped during the reset"):
+        qube.reset()
+    with pytest.raises(RuntimeError, match="reset first"):
+        qube.run({"a1": 0.239, "a2": 0.424})
+    assert not qube.board.enabled
+
+
+def test_a_stop_during_an_experiment_of_that_class_ends_it(qube):
+    qube.reset()
+    angles = qube.board.read_angles
+    qube.board.read_angles = lambda: (len(qube.board.voltages) == 20 and qube.stop(), angles())[1]
+    with pytest.raises(RuntimeError, match="stopped"):
+        qube.run({"a1": 0.239, "a2": 0.424})
+    assert not qube.board.enabled and qube.board.voltages[20:] == [0.0, 0.0]
+
+
+def test_that_class_is_disabled_even_if_no_voltage_can_be_written(qube):
+    qube.board.enable()
+    qube.board.write_voltage = lambda voltage: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        qube.stop()
+    assert not qube.board.enabled
+
+
+def test_a_stop_during_the_reset_of_the_simulated_rig_is_not_undone(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    rig = load("rig").SimulatedQube()
+    rig.wait_for_rest = rig.stop
+    with pytest.raises(RuntimeError, match="stopped during the reset"):
+        rig.reset()
+    with pytest.raises(RuntimeError, match="motor is off"):
+        rig.run({"a1": 0.239, "a2": 0.424})
+    del rig.wait_for_rest
+    rig.reset()
+    with pytest.raises(ValueError, match=r"a2 = 1\.5"):
+        rig.run({"a1": 0.239, "a2": 1.5})
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"hardware_{name}", HERE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # -- protocol.py, with a rig that is only a few lines ------------------------------------------------------------------------
@@ -102,10 +197,7 @@ def test_the_class_for_a_real_rig_in_the_readme(monkeypatch):
 
 @pytest.fixture
 def protocol():
-    spec = importlib.util.spec_from_file_location("hardware_protocol", HERE / "protocol.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("protocol")
 
 
 class Rig:
@@ -149,7 +241,9 @@ def test_a_stop_does_not_wait_for_the_experiment(protocol):
     ("work", "reason"),
     [
         (lambda p: 1 / 0, "ZeroDivisionError"),
-        (lambda p: float("nan"), "NaN"),
+        (lambda p: float("nan"), "reports an error: 'ValueError: NaN"),
+        (lambda p: {"objective": 1.0, "constraints": {"heat": float("inf")}}, "reports an error: 'ValueError: Infinity"),
+        (lambda p: sys.exit("enough"), "reports an error.*RuntimeError.*enough"),
         (lambda p: None, "TypeError"),
         (lambda p: {"a": 1}, "'a'"),
     ],
@@ -171,11 +265,128 @@ def test_a_closed_line_stops_the_rig(protocol):
         plant.reset()
         assert plant.run({"a": 1.0}).objective == 0.5
         plant.close()
-        for _ in range(100):
-            if rig.log[-1] == "stop":
-                break
-            time.sleep(0.02)
+        wait_until(lambda: rig.log[-1] == "stop")
         assert rig.log == ["reset", "run", "stop"]
+
+
+def wait_until(condition):
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("not within 5 s")
+
+
+def test_a_line_that_closes_during_an_experiment_stops_it_at_once(protocol):
+    begun, free = threading.Event(), threading.Event()
+    rig = Rig(lambda params: begun.set() or (free.wait(20) and 1.0))
+    with served(protocol, rig) as port:
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            line.sendall(b'{"id": 1, "command": "run", "params": {}}\n{"id": 2, "command": "reset"}\n')
+            assert begun.wait(5)
+            assert "stop" not in rig.log
+        wait_until(lambda: "stop" in rig.log)
+        free.set()
+        with socket.create_connection(("127.0.0.1", port)) as line:  # once the experiment has ended, which stops the rig again
+            line.sendall(b'{"id": 3, "command": "reset"}\n')
+            assert json.loads(line.makefile().readline()) == {"id": 3}
+        assert rig.log.count("reset") == 1 and rig.log.index("reset") == len(rig.log) - rig.log[::-1].index("reset") - 1
+        assert rig.log[rig.log.index("reset") - 1] == "stop"  # the reset that still waited on the closed line was not executed
+
+
+@pytest.mark.parametrize("line", ['{"id": 0, "command": "stop"}', "garbage"])
+def test_a_stop_on_the_same_line_does_not_wait_either(protocol, line):
+    begun, free = threading.Event(), threading.Event()
+    rig = Rig(lambda params: begun.set() or (free.wait(20) and 1.0))
+    with served(protocol, rig) as port, socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b'{"id": 1, "command": "run", "params": {}}\n')
+        assert begun.wait(5)
+        connection.sendall(line.encode() + b"\n")
+        answers = connection.makefile()
+        first = json.loads(answers.readline())
+        assert first["id"] in (0, None) and rig.log == ["run", "stop"]
+        free.set()
+        assert json.loads(answers.readline()) == {"id": 1, "objective": 1.0}
+
+
+def test_the_server_probes_silent_connections(protocol):
+    probed, keep_alive = [], protocol.keep_alive
+
+    def observe(connection):
+        keep_alive(connection)
+        probed.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0)
+
+    protocol.keep_alive = observe
+    with served(protocol, Rig(lambda params: 0.5)) as port, socket.create_connection(("127.0.0.1", port)):
+        wait_until(lambda: probed == [True])
+
+
+PIPED = """
+import hashlib, sys
+sys.path.insert(0, {here!r})
+from protocol import serve_pipes
+
+class Rig:
+    def reset(self): pass
+    def run(self, params):
+        open({log!r}, "a").write("run ")
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # a long call of C code
+    def stop(self):
+        {stop}
+        open({log!r}, "a").write("stop ")
+
+serve_pipes(Rig())
+"""
+
+
+def piped(tmp_path, stop="pass"):
+    return [sys.executable, "-c", PIPED.format(here=str(HERE), log=str(tmp_path / "log"), stop=stop)]
+
+
+@pytest.mark.parametrize("end", ["close", "terminate"])
+def test_a_pipe_that_ends_during_an_experiment_stops_it_at_once(tmp_path, end):
+    log = tmp_path / "log"
+    with subprocess.Popen(piped(tmp_path), stdin=subprocess.PIPE, bufsize=0) as rig:
+        try:
+            rig.stdin.write(b'{"id": 1, "command": "run", "params": {}}\n')
+            wait_until(log.exists)
+            rig.stdin.close() if end == "close" else rig.terminate()
+            assert rig.wait(10) == 0
+        finally:
+            rig.kill()
+    assert log.read_text().startswith("run stop ")
+
+
+def test_an_experiment_in_c_code_is_stopped_through_the_pipe(tmp_path):
+    plant = Watchdog(SubprocessPlant(piped(tmp_path), timeout=20), timeout=0.5, reset_timeout=20)
+    plant.reset()
+    with pytest.raises(ExperimentAborted, match=r"hung.*The plant was stopped"):
+        plant.run({"a": 1.0})
+    assert (tmp_path / "log").read_text().startswith("run stop ")
+
+
+def test_a_stop_that_fails_on_the_other_side_of_the_pipe_is_reported(tmp_path):
+    plant = Watchdog(SubprocessPlant(piped(tmp_path, "raise OSError('no board')"), timeout=20), timeout=0.5, reset_timeout=20)
+    plant.reset()
+    with pytest.raises(ExperimentAborted, match=r"hung.*not confirmed"):
+        plant.run({"a": 1.0})
+
+
+def test_a_stop_that_fails_is_answered_as_an_error(protocol):
+    rig = Rig(lambda params: 0.5)
+    rig.stop = lambda: 1 / 0
+    reply = json.loads(protocol.answer(rig, '{"id": 4, "command": "stop"}', threading.Lock()))
+    assert reply["id"] == 4 and "THE STOP FAILED" in reply["error"]
+
+
+def test_an_answer_is_always_json(protocol):
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    rig = Rig(lambda params: float("nan"))
+    for line in ('{"id": 1, "command": "run", "params": {}}', '{"id": NaN, "command": "run", "params": {}}'):
+        assert "NaN" in json.loads(protocol.answer(rig, line, threading.Lock()), parse_constant=refuse)["error"]
+        assert rig.log[-1] == "stop"
 
 
 @pytest.mark.parametrize("line", ["garbage", "{}", '{"id": 1, "command": "dance"}', '{"id": 1, "command": "run"}', "[]"])

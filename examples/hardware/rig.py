@@ -23,10 +23,20 @@ class SimulatedQube:
         self._measure = FurutaProblem.perturbed().plant(seed)
         self._off = threading.Event()  # set: the motor is off
         self._off.set()
+        self._lock, self._stops = threading.Lock(), 0
 
     def reset(self) -> None:
-        """Release the emergency stop; a real rig lets the pendulum come to rest and sets its encoders to zero."""
-        self._off.clear()
+        """Release the emergency stop, unless another one comes in the meantime."""
+        with self._lock:
+            stops = self._stops
+        self.wait_for_rest()
+        with self._lock:
+            if self._stops != stops:
+                raise RuntimeError("stopped during the reset")
+            self._off.clear()
+
+    def wait_for_rest(self) -> None:
+        """A real rig lets the pendulum come to rest and sets its encoders to zero; every simulation starts at rest."""
 
     def run(self, params: dict[str, float]) -> float:
         """One experiment."""
@@ -44,12 +54,15 @@ class SimulatedQube:
 
     def stop(self) -> None:
         """Motor off."""
-        self._off.set()
+        with self._lock:
+            self._stops += 1
+            self._off.set()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("via", choices=("pipes", "socket"))
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at: whoever reaches it can run the motor")
     parser.add_argument("--port", type=int, default=5555, help="0: any free port, which is printed")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -57,7 +70,7 @@ def main() -> None:
     if options.via == "pipes":
         serve_pipes(rig)
     else:
-        serve_socket(rig, port=options.port, ready=lambda port: print(f"listening on port {port}", flush=True))
+        serve_socket(rig, options.host, options.port, lambda port: print(f"listening on {options.host} port {port}", flush=True))
 
 
 if __name__ == "__main__":

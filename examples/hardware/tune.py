@@ -50,8 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
         )  # fmt: skip
     except ExperimentAborted as error:
         print(error, file=sys.stderr)
-        Path("aborted-run.json").write_text(optimizer.state.to_json())
-        print("The run so far is in aborted-run.json; SafeOptimizer.from_json continues it.", file=sys.stderr)
+        if optimizer.state.step > 0:
+            Path("aborted-run.json").write_text(optimizer.state.to_json())
+            print("The run so far is in aborted-run.json; SafeOptimizer.from_json continues it.", file=sys.stderr)
         return 1
     finally:
         plant.close()

@@ -49,6 +49,10 @@ class PlantError(SafeboError):
     """A plant could not run an experiment, or its answer could not be used; whether it ran is unknown unless the message says."""
 
 
+class NeverConnectedError(PlantError):
+    """A plant's connection was never made, so nothing was ever sent to it and there is nothing to stop."""
+
+
 class PlantTimeoutError(PlantError, TimeoutError):
     """A plant did not answer in time."""
 

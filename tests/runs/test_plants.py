@@ -18,6 +18,7 @@ from safebo.exceptions import (
     ExperimentAborted,
     InvalidMeasurementError,
     InvalidValueError,
+    NeverConnectedError,
     NoInitialSampleError,
     PlantError,
     PlantTimeoutError,
@@ -160,6 +161,48 @@ def test_a_program_that_is_not_there():
         SubprocessPlant(["rig"], timeout=0.0)
 
 
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: SubprocessPlant([1], timeout=1), r"command.*got 1 in \[1\]"),
+        (lambda: SubprocessPlant(["a\0b"], timeout=1), "command"),
+        (lambda: SubprocessPlant(7, timeout=1), "command.*7"),
+        (lambda: SubprocessPlant(["rig"], timeout=1, stop="off"), "stop.*'off'"),
+        (lambda: SubprocessPlant(["rig"], timeout=1, stop=[None]), "stop.*None"),
+        (lambda: SocketPlant(3, 5555, timeout=1.0), "host.*3"),
+        (lambda: SocketPlant("", 5555, timeout=1.0), "host.*''"),
+        (lambda: SocketPlant("rig", "5555", timeout=1.0), "port.*'5555'"),
+        (lambda: SocketPlant("rig", 70000, timeout=1.0), "port.*70000"),
+        (lambda: SocketPlant("rig", 0.5, timeout=1.0), "port.*0.5"),
+        (lambda: SocketPlant("rig", 5555, timeout=1e12), r"timeout.*1000000000000\.0"),
+        (lambda: SocketPlant("rig", 5555, timeout=1, stop_timeout=1e7), r"stop_timeout.*10000000\.0"),
+        (lambda: Watchdog(CallablePlant(lambda p: 1.0), timeout=1e12), r"timeout.*1000000000000\.0"),
+        (lambda: Watchdog(CallablePlant(lambda p: 1.0), timeout=1, reset_timeout=1e12), "reset_timeout"),
+    ],
+)
+def test_arguments_are_checked_at_once(make, named):
+    with pytest.raises(InvalidValueError, match=named):
+        make()
+
+
+def test_the_longest_times_work():
+    with server(good) as (port, _):
+        plant = Watchdog(SocketPlant("127.0.0.1", np.int64(port), timeout=1e6, stop_timeout=1e6), timeout=1e6, stop_timeout=1e6)
+        plant.reset()
+        assert plant.run(PARAMS).objective == 0.5
+        plant.emergency_stop()
+        plant.close()
+
+
+def test_parameters_that_cannot_be_sent():
+    plant = SubprocessPlant(rig(), timeout=20)
+    for wrong in (math.nan, object()):
+        plant.reset()
+        with pytest.raises(InvalidValueError, match="cannot be sent"):
+            plant.run({"a": wrong})
+    plant.close()
+
+
 def test_the_emergency_stop_ends_a_deaf_program_and_runs_the_stop_program(tmp_path):
     marks = tmp_path / "stopped"
     deaf = rig("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); reply['objective'] = 1")
@@ -173,6 +216,88 @@ def test_the_emergency_stop_ends_a_deaf_program_and_runs_the_stop_program(tmp_pa
     broken = SubprocessPlant(deaf, timeout=20, stop=[sys.executable, "-c", "raise SystemExit(1)"])
     with pytest.raises(PlantError, match="stop program"):
         broken.emergency_stop()
+
+
+STUCK = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+"""A long call of C code: handlers of signals run afterwards only."""
+
+
+@pytest.mark.parametrize(("own", "watched"), [(20.0, 0.5), (0.5, 20.0)])  # who notices first
+def test_a_program_that_had_to_be_killed_has_not_confirmed_the_stop(own, watched):
+    body = f"import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {STUCK}"
+    plant = Watchdog(SubprocessPlant(rig(body), timeout=own, reset_timeout=20), timeout=watched, reset_timeout=20)
+    plant.reset()
+    with pytest.raises(
+        ExperimentAborted, match=r"EMERGENCY STOP FAILED.*stop is not confirmed. Switch the rig off by hand"
+    ) as error:
+        plant.run(PARAMS)
+    assert "was stopped" not in error.value.reason and error.value.reason.count("by hand") == 1
+    with pytest.raises(PlantError, match="not confirmed"):  # still
+        plant.emergency_stop()
+    plant.reset()
+    plant.close()
+
+
+@pytest.mark.parametrize("body", ["import os; os.abort()", "sys.exit(1)"])
+def test_a_program_that_crashed_has_not_confirmed_the_stop(body):
+    plant = Watchdog(SubprocessPlant(rig(body), timeout=20), timeout=20)
+    plant.reset()
+    with pytest.raises(ExperimentAborted, match="not confirmed"):
+        plant.run(PARAMS)
+
+
+def test_a_stop_program_confirms_it_also_after_the_end(tmp_path):
+    log = tmp_path / "log"
+    stop = [sys.executable, "-c", f"open({str(log)!r}, 'a').write('off ')"]
+    plant = Watchdog(SubprocessPlant(rig(STUCK), timeout=20, stop=stop), timeout=0.5, reset_timeout=20, stop_timeout=20)
+    plant.reset()
+    with pytest.raises(ExperimentAborted, match=r"hung.*The plant was stopped"):
+        plant.run(PARAMS)
+    assert log.read_text() == "off off "  # before the process was killed, and after: it could have switched the rig on again
+
+
+def test_a_program_that_ends_in_order_confirms_the_stop():
+    body = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(60)"
+    plant = Watchdog(SubprocessPlant(rig(body), timeout=20), timeout=0.5, reset_timeout=20)
+    plant.reset()
+    with pytest.raises(ExperimentAborted, match=r"hung.*The plant was stopped"):
+        plant.run(PARAMS)
+
+
+def test_an_emergency_stop_waits_for_an_end_that_is_under_way():
+    plant = SubprocessPlant(rig(STUCK), timeout=0.3, reset_timeout=20)
+    plant.reset()
+    process = plant._line._process
+    running = threading.Thread(target=_quietly, args=(plant.run, PARAMS))
+    running.start()
+    time.sleep(0.6)  # the time-out is over, the process is being ended
+    with pytest.raises(PlantError, match="not confirmed"):
+        plant.emergency_stop()
+    assert process.poll() is not None
+    running.join()
+
+
+def _quietly(work, *arguments):
+    with contextlib.suppress(PlantError):
+        work(*arguments)
+
+
+def test_a_stop_while_the_connection_is_made_is_not_undone():
+    with server(good) as (port, log):
+        plant = SocketPlant("127.0.0.1", port, timeout=5)
+        opened = plant.open_line
+
+        def slow():
+            line = opened()
+            plant.emergency_stop()
+            return line
+
+        plant.open_line = slow
+        with pytest.raises(PlantError, match=r"emergency stop came.*Nothing was sent"):
+            plant.reset()
+        assert commands(log) == ["stop"]
+        with pytest.raises(PlantError, match="reset"):
+            plant.run(PARAMS)
 
 
 # -- socket ------------------------------------------------------------------------------------------------------------------
@@ -273,6 +398,27 @@ def test_no_server():
     for work in (plant.reset, plant.emergency_stop):
         with pytest.raises(PlantError, match=f"{port}.*Nothing was sent"):
             work()
+    watched = Watchdog(plant, timeout=5.0)
+    with pytest.raises(ExperimentAborted, match=r"No connection.*Nothing was sent\.$") as error:
+        watched.reset()  # nothing to stop
+    assert "STOP" not in error.value.reason and isinstance(error.value.__cause__, NeverConnectedError)
+
+
+def test_a_server_that_vanished_needs_a_stop():
+    with server(good) as (port, _):
+        plant = Watchdog(SocketPlant("127.0.0.1", port, timeout=1.0), timeout=5.0)
+        plant.reset()
+        plant.plant.close()
+    with pytest.raises(ExperimentAborted, match=r"No connection.*EMERGENCY STOP FAILED.*by hand"):
+        plant.reset()
+
+
+def test_a_silent_connection_is_probed():
+    with server(good) as (port, _):
+        plant = SocketPlant("127.0.0.1", port, timeout=1.0)
+        plant.reset()
+        assert plant._line._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+        plant.close()
 
 
 # -- watchdog ----------------------------------------------------------------------------------------------------------------

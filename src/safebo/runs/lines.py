@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import socket
 import subprocess
@@ -11,7 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from safebo.exceptions import InvalidMeasurementError, PlantError, PlantTimeoutError
+from safebo.exceptions import InvalidMeasurementError, InvalidValueError, PlantError, PlantTimeoutError
+from safebo.outputs import number
 from safebo.runs.measurement import shown
 
 MAX_LINE = 1_000_000
@@ -19,6 +21,20 @@ MAX_LINE = 1_000_000
 
 GRACE = 2.0
 """Seconds that a process has to end by itself before it is terminated, and then before it is killed."""
+
+LONGEST_WAIT = 1e6
+"""Seconds of a time-out at most, eleven days; sockets accept no more than twice that."""
+
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
+"""A silent connection is probed after 5 s and given up 3 s later, where the system lets us choose."""
+
+
+def seconds_of(value: object, name: str) -> float:
+    """A validated time-out."""
+    seconds = number(value, name)
+    if not 0.0 < seconds <= LONGEST_WAIT:
+        raise InvalidValueError(f"{name} must be positive and at most {LONGEST_WAIT:g} s, got {value!r}.")
+    return seconds
 
 
 class Line(Protocol):
@@ -30,8 +46,11 @@ class Line(Protocol):
     def receive(self, deadline: float) -> bytes:
         """The next line; PlantTimeoutError after the deadline, PlantError if there will be none."""
 
-    def close(self, patience: float = 0.0) -> None:
-        """End the connection, whatever its state; the other side has `patience` seconds to end in order."""
+    def close(self, patience: float = 0.0) -> bool:
+        """End the connection, whatever its state; the other side has `patience` seconds to end in order.
+
+        False if it did not: whether it made the rig safe is unknown.
+        """
 
 
 class Pipe:
@@ -65,7 +84,7 @@ class Pipe:
             raise PlantError(f"The rig's program {said} ({self._status()}). Nothing was sent.")
         try:
             self._in.write(line)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: closed by an emergency stop
             raise PlantError(f"The rig's program is gone ({self._status()}): {error}.") from error
 
     def receive(self, deadline: float) -> bytes:
@@ -93,20 +112,26 @@ class Pipe:
             return f"exit status {self._process.wait(0.2)}"
         return "still running"
 
-    def close(self, patience: float = 0.0) -> None:
-        """Close the input; terminate the process if it does not end in time, then kill it."""
-        process = self._process
+    def close(self, patience: float = 0.0) -> bool:
+        """Close the input; terminate the process if it does not end in time, then kill it.
+
+        True if it ended by itself with status 0. Windows only knows how to kill: there it has some time in any case.
+        """
+        process, forced = self._process, False
+        patience = max(patience, GRACE) if os.name == "nt" else patience
         with contextlib.suppress(OSError):
             self._in.close()
         for end, seconds in ((None, patience), (process.terminate, GRACE), (process.kill, None)):
-            if end is not None:
+            if end is not None and process.poll() is None:
                 end()
+                forced = os.name == "nt"
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(seconds)
                 break
         self._reader.join(GRACE)
         if not self._reader.is_alive():  # a grandchild may still hold the other end
             self._out.close()
+        return not forced and process.returncode == 0
 
 
 class Socket:
@@ -115,8 +140,12 @@ class Socket:
     def __init__(self, host: str, port: int, seconds: float) -> None:
         try:
             self._socket = socket.create_connection((host, port), timeout=seconds)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
             raise PlantError(f"No connection to the rig at {host}:{port}: {error}. Nothing was sent.") from error
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if hasattr(socket, name):
+                self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._pending = b""
 
     def send(self, line: bytes, deadline: float) -> None:
@@ -147,6 +176,7 @@ class Socket:
         line, _, self._pending = self._pending.partition(b"\n")
         return line
 
-    def close(self, patience: float = 0.0) -> None:
+    def close(self, patience: float = 0.0) -> bool:
         """Close the connection."""
         self._socket.close()
+        return True

@@ -69,7 +69,10 @@ def decode(line: str | bytes) -> dict[str, Any]:
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """A message as one line."""
-    return json.dumps(message, allow_nan=False).encode() + b"\n"
+    try:
+        return json.dumps(message, allow_nan=False).encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(f"{shown(message)} cannot be sent: {error}.") from None
 
 
 def shown(value: object) -> str:

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from safebo.exceptions import ExperimentAborted, InvalidValueError, PlantError
-from safebo.outputs import number
+from safebo.exceptions import ExperimentAborted, InvalidValueError, NeverConnectedError, PlantError
+from safebo.runs.lines import seconds_of
 from safebo.runs.measurement import Measurement, measurement
 from safebo.runs.remote import SocketPlant, SubprocessPlant
 
@@ -80,8 +80,9 @@ class Watchdog:
     """A plant whose experiments end within `timeout` seconds: with a measurement, or as `ExperimentAborted`.
 
     A hang, an exception or an invalid answer stops the wrapped plant (`emergency_stop`) and aborts the experiment; nothing of
-    it can be told. The next experiment needs a successful `reset`. The plant works in a thread of its own: one that hangs
-    forever is left behind, and as long as it does, `reset` is refused. An interrupt (Ctrl-C) stops the plant as well.
+    it can be told. Only a connection that was never made needs no stop. The next experiment needs a successful `reset`. The
+    plant works in a thread of its own: one that hangs forever is left behind, and as long as it does, `reset` is refused. An
+    interrupt (Ctrl-C) stops the plant as well.
 
     This guards against software that fails. It does not replace limits and a watchdog in the rig itself, which also work when
     this computer does not.
@@ -91,14 +92,16 @@ class Watchdog:
         if not isinstance(plant, Plant):
             raise InvalidValueError(f"{plant!r} is not a plant: it needs reset, run, emergency_stop and close.")
         self.plant = plant
-        self.timeout, self.stop_timeout = _seconds(timeout, "timeout"), _seconds(stop_timeout, "stop_timeout")
-        self.reset_timeout = self.timeout if reset_timeout is None else _seconds(reset_timeout, "reset_timeout")
+        self.timeout, self.stop_timeout = seconds_of(timeout, "timeout"), seconds_of(stop_timeout, "stop_timeout")
+        self.reset_timeout = self.timeout if reset_timeout is None else seconds_of(reset_timeout, "reset_timeout")
         self._busy: threading.Thread | None = None
         self._ready = False
 
     def reset(self) -> None:
         """Reset the plant; without success the watchdog refuses to run."""
         self._ready = False
+        if self._busy is not None:
+            self._busy.join(1.0)  # a call that the stop has ended may still be on its way out
         if self._busy is not None and self._busy.is_alive():
             raise ExperimentAborted(
                 "The plant still hangs in an earlier call: it cannot be reset. Check the rig and start again."
@@ -141,9 +144,8 @@ class Watchdog:
         cause = failure[0] if failure else None
         why = f"{name} hung: no answer within {seconds:g} s" if cause is None else f"{name} failed: {_line(cause)}"
         self._ready = False
-        stopped = self._stop()
-        reason = f"{why}. {stopped or 'The plant was stopped.'}"
-        raise ExperimentAborted(reason + (f" Parameters: {params}." if params else ""), params) from cause
+        stopped = "" if isinstance(cause, NeverConnectedError) else f" {self._stop() or 'The plant was stopped.'}"
+        raise ExperimentAborted(f"{why}.{stopped}" + (f" Parameters: {params}." if params else ""), params) from cause
 
     def _stop(self) -> str:
         """Stop the plant; empty, or what went wrong with that."""
@@ -152,7 +154,10 @@ class Watchdog:
         thread.join(self.stop_timeout)
         if thread.is_alive():
             return f"THE EMERGENCY STOP HUNG as well ({self.stop_timeout:g} s): switch the rig off by hand."
-        return f"THE EMERGENCY STOP FAILED: {_line(failure[0])}. Switch the rig off by hand." if failure else ""
+        if not failure:
+            return ""
+        said = _line(failure[0])
+        return f"THE EMERGENCY STOP FAILED: {said}." + ("" if "by hand" in said else " Switch the rig off by hand.")
 
 
 def _start(work: Callable[[], Any], outcome: list[Any], failure: list[BaseException]) -> threading.Thread:
@@ -169,10 +174,3 @@ def _start(work: Callable[[], Any], outcome: list[Any], failure: list[BaseExcept
 
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": .")
-
-
-def _seconds(value: object, name: str) -> float:
-    seconds = number(value, name)
-    if seconds <= 0.0:
-        raise InvalidValueError(f"{name} must be positive, got {value!r}.")
-    return seconds

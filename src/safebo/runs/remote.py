@@ -14,14 +14,16 @@ an experiment that was sent may have been executed.
 
 from __future__ import annotations
 
+import os
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from safebo.exceptions import InvalidMeasurementError, InvalidValueError, PlantError, PlantTimeoutError
+from safebo.exceptions import InvalidMeasurementError, InvalidValueError, NeverConnectedError, PlantError, PlantTimeoutError
 from safebo.outputs import number
-from safebo.runs.lines import GRACE, Line, Pipe, Socket
+from safebo.runs.lines import GRACE, Line, Pipe, Socket, seconds_of
 from safebo.runs.measurement import Measurement, decode, encode, measurement, shown
 
 
@@ -29,10 +31,14 @@ class LinePlant:
     """A plant behind a `Line`; subclasses say how to open one and how to stop the rig."""
 
     def __init__(self, timeout: float, reset_timeout: float | None = None) -> None:
-        self.timeout = _positive(timeout, "timeout")
-        self.reset_timeout = self.timeout if reset_timeout is None else _positive(reset_timeout, "reset_timeout")
+        self.timeout = seconds_of(timeout, "timeout")
+        self.reset_timeout = self.timeout if reset_timeout is None else seconds_of(reset_timeout, "reset_timeout")
         self._line: Line | None = None
         self._id = 0
+        self._stops = 0  # emergency stops so far
+        self._connected = False  # ever
+        self._in_order = True  # whether the last line ended so
+        self._state, self._dropping = threading.Lock(), threading.Lock()
 
     def open_line(self) -> Line:
         """A new connection to the rig."""
@@ -40,9 +46,8 @@ class LinePlant:
 
     def reset(self) -> None:
         """Connect if there is no connection, and bring the rig to where experiments start."""
-        if self._line is None:
-            self._line = self.open_line()
-        self._request(self._line, {"command": "reset"}, self.reset_timeout)
+        self._request(self._line or self._connect(), {"command": "reset"}, self.reset_timeout)
+        self._in_order = True
 
     def run(self, params: Mapping[str, float]) -> Measurement:
         """One experiment. It is sent once, over the connection that `reset` made."""
@@ -57,16 +62,41 @@ class LinePlant:
 
     def emergency_stop(self) -> None:
         """Break the connection; the rig must stop by itself when that happens."""
+        self._count_stop()
         self._drop()
 
     def close(self) -> None:
         """End the connection; a program has two seconds to end in order."""
         self._drop(GRACE)
 
+    def _connect(self) -> Line:
+        """Open a line, unless an emergency stop comes in the meantime."""
+        stops = self._stops
+        try:
+            line = self.open_line()
+        except PlantError as error:
+            if self._connected:
+                raise
+            raise NeverConnectedError(str(error)) from error
+        with self._state:
+            stopped, self._connected = self._stops != stops, True
+            if not stopped:
+                self._line = line
+        if stopped:
+            line.close()
+            raise PlantError("An emergency stop came while the connection was made. Nothing was sent.")
+        return line
+
+    def _count_stop(self) -> None:
+        with self._state:
+            self._stops += 1
+
     def _drop(self, patience: float = 0.0) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.close(patience)
+        with self._dropping:  # whoever comes second waits for the end as well
+            with self._state:
+                line, self._line = self._line, None
+            if line is not None:
+                self._in_order = line.close(patience)
 
     def _request(self, line: Line, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a message and wait for the answer with its id; anything unexpected breaks the connection."""
@@ -93,11 +123,14 @@ def exchange(line: Line, message: dict[str, Any], seconds: float) -> dict[str, A
     return answer
 
 
-def _positive(value: object, name: str) -> float:
-    seconds = number(value, name)
-    if seconds <= 0.0:
-        raise InvalidValueError(f"{name} must be positive, got {value!r}.")
-    return seconds
+def _program(value: object, name: str) -> tuple[str, ...]:
+    """A validated command line."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise InvalidValueError(f"{name} must be a list: the program and its arguments, got {value!r}.")
+    for part in value:
+        if not isinstance(part, (str, os.PathLike)) or "\0" in os.fsdecode(part):
+            raise InvalidValueError(f"{name} must be a list of texts, got {part!r} in {value!r}.")
+    return tuple(os.fsdecode(part) for part in value)
 
 
 class SubprocessPlant(LinePlant):
@@ -106,9 +139,12 @@ class SubprocessPlant(LinePlant):
     command     program and arguments; what it writes to standard error goes to ours
     persistent  True: one process for all experiments, started by `reset`; False: one process per experiment, which gets a
                 single "run" request, answers it and exits
-    stop        a program that switches the rig off, run by `emergency_stop` before the process is ended
+    stop        a program that switches the rig off, run by `emergency_stop` before the process is ended, and once more if
+                the process did not end in order; it must exit with status 0 only if the rig is off
 
-    When its standard input closes or it is terminated, the program must leave the rig in a safe state.
+    When its standard input closes or it is terminated, the program must leave the rig in a safe state and exit with status 0.
+    If it must be killed, or ends in another way, `emergency_stop` raises unless the stop program succeeded: nobody knows whether
+    the rig is off.
     """
 
     def __init__(
@@ -121,9 +157,8 @@ class SubprocessPlant(LinePlant):
         stop: Sequence[str] | None = None,
     ) -> None:
         super().__init__(timeout, reset_timeout)
-        if isinstance(command, str) or not command:
-            raise InvalidValueError(f"command must be a list: the program and its arguments, got {command!r}.")
-        self.command, self.persistent, self.stop = tuple(command), persistent, stop
+        self.command, self.persistent = _program(command, "command"), persistent
+        self.stop = None if stop is None else _program(stop, "stop")
 
     def open_line(self) -> Line:
         """Start the program."""
@@ -133,12 +168,14 @@ class SubprocessPlant(LinePlant):
         """Start the program if it does not run, and let it reset the rig; nothing to do for one process per experiment."""
         if self.persistent:
             super().reset()
+        self._in_order = True
 
     def run(self, params: Mapping[str, float]) -> Measurement:
         """One experiment, in the running process or in one of its own."""
         if self.persistent:
             return super().run(params)
-        pipe = self._line = Pipe(self.command)
+        pipe = self._connect()
+        assert isinstance(pipe, Pipe)
         try:
             answer = self._request(pipe, {"command": "run", "params": dict(params)}, self.timeout)
             pipe.expect_end(GRACE)
@@ -147,14 +184,31 @@ class SubprocessPlant(LinePlant):
             self._drop()
 
     def emergency_stop(self) -> None:
-        """Run the stop program if there is one, then terminate the rig's program, and kill it if it does not end."""
+        """Run the stop program if there is one, then terminate the rig's program, and kill it if it does not end.
+
+        PlantError if it is not certain that the rig is off.
+        """
+        self._count_stop()
         try:
-            if self.stop is not None:
-                subprocess.run(list(self.stop), check=True, timeout=GRACE, stdin=subprocess.DEVNULL)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise PlantError(f"The stop program {list(self.stop or ())} failed: {error}.") from error
+            self._run_stop_program()
         finally:
             self._drop()
+        if self._in_order:
+            return
+        if self.stop is None:
+            raise PlantError(
+                "The rig's program was killed or crashed, and may not have stopped the rig: the stop is not confirmed. "
+                "Switch the rig off by hand."
+            )
+        self._run_stop_program()  # the program may have switched the rig on again before it ended
+
+    def _run_stop_program(self) -> None:
+        if self.stop is None:
+            return
+        try:
+            subprocess.run(self.stop, check=True, timeout=GRACE, stdin=subprocess.DEVNULL)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise PlantError(f"The stop program {list(self.stop)} failed: {error}. Switch the rig off by hand.") from error
 
 
 class SocketPlant(LinePlant):
@@ -167,7 +221,11 @@ class SocketPlant(LinePlant):
         self, host: str, port: int, *, timeout: float, reset_timeout: float | None = None, stop_timeout: float = GRACE
     ) -> None:
         super().__init__(timeout, reset_timeout)
-        self.host, self.port, self.stop_timeout = host, port, _positive(stop_timeout, "stop_timeout")
+        if not isinstance(host, str) or not host or "\0" in host:
+            raise InvalidValueError(f"host must be a name or an address, such as '192.168.0.7', got {host!r}.")
+        if number(port, "port") not in range(1, 65536):
+            raise InvalidValueError(f"port must be a whole number from 1 to 65535, got {port!r}.")
+        self.host, self.port, self.stop_timeout = host, int(port), seconds_of(stop_timeout, "stop_timeout")
 
     def open_line(self) -> Line:
         """Connect."""
@@ -175,6 +233,7 @@ class SocketPlant(LinePlant):
 
     def emergency_stop(self) -> None:
         """Tell the server to stop, over a new connection, and break the old one."""
+        self._count_stop()
         try:
             line = Socket(self.host, self.port, self.stop_timeout)
             try:
