@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from safebo import Box, Constraint, Fixed, SafeOptimizer
-from safebo.exceptions import InvalidValueError, UnsafeInitialSampleError
+from safebo.exceptions import InvalidValueError, PlantError, UnsafeInitialSampleError
 from safebo.runs import CallablePlant, drive
 
 
@@ -75,6 +75,15 @@ def test_every_error_stops_the_plant():
     with pytest.raises(RuntimeError, match="disk full"):
         drive(opt, rig.plant(), 2, initial={"a": 0.5}, on_result=broken)
     assert (rig.stopped, opt.state.step) == (1, 2)  # what was measured is kept
+
+
+def test_a_stop_that_fails_does_not_hide_the_error():
+    def stop():
+        raise OSError("no route to the rig.")
+
+    with pytest.raises(PlantError, match=r"division by zero AND THE EMERGENCY STOP FAILED: no route") as caught:
+        drive(optimizer(), CallablePlant(lambda p: 1 / 0, emergency_stop=stop), 2, initial={"a": 0.5})
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 @pytest.mark.parametrize(("on_violation", "experiments"), [("stop", 2), ("continue", 4)])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from safebo.exceptions import ExperimentAborted, InvalidValueError, StopReason
+from safebo.exceptions import ExperimentAborted, InvalidValueError, PlantError, StopReason
 from safebo.norms.base import count
 from safebo.optimizer import SafeOptimizer, Trial
 from safebo.runs.measurement import Measurement, measurement
@@ -60,8 +60,11 @@ def drive(
         return _drive(optimizer, plant, number, start, on_abort, on_result, on_violation == "stop")
     except ExperimentAborted:  # the plant is stopped already
         raise
-    except BaseException:
-        plant.emergency_stop()
+    except BaseException as error:
+        try:
+            plant.emergency_stop()
+        except Exception as failed:
+            raise PlantError(f"{error} AND THE EMERGENCY STOP FAILED: {failed} Switch the rig off by hand.") from error
         raise
 
 

@@ -152,7 +152,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "ant",
             "Ant-v5",
-            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "slow": 0.0, "speed": 0.4}, 300, 20, 0.06, 0.3, (10, 0.05), 5),
+            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "slow": 0.0, "speed": 1.6}, 300, 20, 0.08, 0.3, (10, 0.05), 5),
             Training(300_000, (128, 128), settings=_LESS),
             options={
                 "include_cfrc_ext_in_observation": False,
