@@ -23,8 +23,6 @@ from safebo.exceptions import (
     InvalidValueError,
     JitterWarning,
     NoInitialSampleError,
-    NormRefutedWarning,
-    ScaleWarning,
     StopReason,
     UnknownTrialError,
     UnsafeInitialSampleError,
@@ -34,6 +32,7 @@ from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import AdaptiveScenario, NormEstimator
+from safebo.notices import check_lengthscales, check_scale, warn_refuted
 from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, resolve_outputs
 from safebo.posterior import Posterior
 from safebo.state import Abort, Sample, Settings, State
@@ -42,9 +41,6 @@ from safebo.subdomain import SubDomain
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Params = Mapping[str, float] | ArrayLike
-
-LARGEST_SCALE = 10.0
-"""A first measurement or limit further away than this many sqrt(outputscale) draws a `ScaleWarning`."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +161,7 @@ class SafeOptimizer:
             stride=stride,
             abort_radius=abort_radius,
         )
-        _check_lengthscales(settings)
+        check_lengthscales(settings)
         self._start(State(settings))
 
     def _start(self, state: State) -> None:
@@ -259,7 +255,7 @@ class SafeOptimizer:
         if trial is not None:
             self._issued.pop(trial.id, None)
         if self._state.step == 1:
-            _check_scale(self._state)
+            check_scale(self._state)
         if violated:
             warnings.warn(
                 f"Measurement {self._state.step} at {self.domain.as_dict(point)} violates a limit: {'; '.join(violated)}.",
@@ -392,7 +388,7 @@ class SafeOptimizer:
                     self._committed = repeat(self._state, self._committed, record)
                     self._replayed += 1
                 self._analysis = analyse(self._state, self._committed)
-                _warn(self._analysis.refutations)
+                warn_refuted(self._analysis.refutations)
             return self._analysis
 
     # -- state ----------------------------------------------------------------------------------------------------------
@@ -468,49 +464,3 @@ def _locality(cubes: Locality | Literal["auto"] | None, outputs: tuple[Output, .
         shortest = min(float(output.kernel.lengthscales(dim).min()) for output in outputs)
         return DoublingCubes(n=5, smallest=0.25 * shortest)
     return GlobalDomain() if cubes is None else cubes
-
-
-def _check_lengthscales(settings: Settings) -> None:
-    """Warn about a lengthscale beyond the whole range of a parameter: as a rule it was meant in the parameter's unit."""
-    for output in settings.outputs:
-        for name, value in zip(settings.domain.names, output.kernel.lengthscales(settings.domain.dim), strict=True):
-            if value > 1.0:
-                warnings.warn(
-                    f"The lengthscale {value:g} of {output.name!r} along {name!r} is longer than its whole range. They are "
-                    "fractions of a parameter's range, not in its unit; with one that is too long, everything looks safe.",
-                    ScaleWarning,
-                    stacklevel=3,
-                )
-
-
-def _check_scale(state: State) -> None:
-    """Warn if the first measurement is far from the scale that the norm estimators assume."""
-    for output, value in zip(state.outputs, state.samples[0].values, strict=True):
-        limits = [limit for limit in (output.lower_limit, output.upper_limit) if limit is not None]
-        size = max([abs(value), *(abs(value - limit) for limit in limits)]) / np.sqrt(output.kernel.outputscale)
-        if size > LARGEST_SCALE:
-            warnings.warn(
-                f"{output.name!r} is not on the scale of its kernel: the first measurement {value:g}, or its distance to a "
-                f"limit, is {size:.0f} times sqrt(outputscale). The random functions that bound its norm do not resemble it "
-                "then. Subtract an offset and divide by the typical variation, so that values are of order 1.",
-                ScaleWarning,
-                stacklevel=4,
-            )
-
-
-def _warn(refutations: tuple[Refutation, ...]) -> None:
-    """One warning per step, about the largest correction."""
-    if not refutations:
-        return
-    worst = max(refutations, key=lambda r: r.raised_to / r.norm)
-    raised = (
-        f"the bound of {worst.output!r} was raised from {worst.norm:.4g} to {worst.raised_to:.4g}"
-        if worst.raised_to > worst.norm
-        else f"the bound {worst.norm:.4g} of {worst.output!r} was kept, since falsify is off"
-    )
-    warnings.warn(
-        f"The data refute the norm bound of {len(refutations)} sub-domain(s); {raised}, and earlier intervals there dropped. "
-        "If this repeats, the function is rougher than the kernel, alpha_bar or a guessed norm allow.",
-        NormRefutedWarning,
-        stacklevel=5,
-    )

@@ -18,6 +18,7 @@ import os
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from safebo.runs.lines import GRACE, Line, Pipe, Socket, seconds_of
 from safebo.runs.measurement import Measurement, decode, encode, measurement, shown
 
 
-class LinePlant:
+class LinePlant(ABC):
     """A plant behind a `Line`; subclasses say how to open one and how to stop the rig."""
 
     def __init__(self, timeout: float, reset_timeout: float | None = None) -> None:
@@ -40,9 +41,9 @@ class LinePlant:
         self._in_order = True  # whether the last line ended so
         self._state, self._dropping = threading.Lock(), threading.Lock()
 
+    @abstractmethod
     def open_line(self) -> Line:
         """A new connection to the rig."""
-        raise NotImplementedError
 
     def reset(self) -> None:
         """Connect if there is no connection, and bring the rig to where experiments start."""

@@ -10,6 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +76,20 @@ def _progress(total: int, label: str) -> Iterator[Callable[[Any], Any]]:
             return result
 
         yield advance
+
+
+class Stopwatch:
+    """Seconds spent by name: `watch("rig", plant, params)` returns what the call returns."""
+
+    def __init__(self, *names: str):
+        self.seconds = dict.fromkeys(names, 0.0)
+
+    def __call__(self, name: str, work: Callable[..., Result], *arguments: Any) -> Result:
+        """The result of `work(*arguments)`; its time counts for `name`."""
+        start = time.perf_counter()
+        result = work(*arguments)
+        self.seconds[name] += time.perf_counter() - start
+        return result
 
 
 class Table:

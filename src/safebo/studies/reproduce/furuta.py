@@ -6,7 +6,6 @@ is unsafe if the pendulum falls, which is the same as a reward below 0.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from safebo.exceptions import SafeboWarning
 from safebo.norms import Scenario
 from safebo.optimizer import SafeOptimizer
 from safebo.report.style import BLUE, GREEN, ORANGE, VERMILLION
-from safebo.studies.common import Row, Table, parallel, rate_interval
+from safebo.studies.common import Row, Stopwatch, Table, parallel, rate_interval
 from safebo.studies.reproduce.figure import Figure, Outcome, Work, published
 
 if TYPE_CHECKING:
@@ -98,13 +97,7 @@ def tune(job: Row) -> tuple[Row, list[Row]]:
     optimizer = METHODS[job["method"]].build(problem, job)
     name = {"method": job["method"], "seed": job["seed"]}
     samples: list[Row] = []
-    seconds = {"optimizer": 0.0, "rig": 0.0}
-
-    def timed(who: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        start = time.perf_counter()
-        result = work(*arguments)
-        seconds[who] += time.perf_counter() - start
-        return result
+    timed = Stopwatch("optimizer", "rig")
 
     def measure(what: Any, params: Any) -> None:
         reward = timed("rig", plant, params)
@@ -128,8 +121,8 @@ def tune(job: Row) -> tuple[Row, list[Row]]:
         "best_a2": f"{best['a2']:.6g}",
         "best_value": f"{problem.value(best):.4f}",
         "stop": "" if stop is None else stop.value,
-        "optimizer_seconds": f"{seconds['optimizer']:.1f}",
-        "rig_seconds": f"{seconds['rig']:.1f}",
+        "optimizer_seconds": f"{timed.seconds['optimizer']:.1f}",
+        "rig_seconds": f"{timed.seconds['rig']:.1f}",
     }, samples
 
 

@@ -8,7 +8,6 @@ value of the bias that a run recommends, `best()`, is compared with the value at
 from __future__ import annotations
 
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from safebo.problems.rl.environments import ENVIRONMENTS, require_gymnasium
 from safebo.problems.rl.problem import RLProblem
 from safebo.report import legend, new_figure
 from safebo.report.style import BLUE, GREEN, LINES, ORANGE, VERMILLION
-from safebo.studies.common import Row
+from safebo.studies.common import Row, Stopwatch
 from safebo.studies.reproduce.figure import Figure, Outcome, Work, plain_axes, published
 
 TITLES = {name: f"{name.replace('_', ' ').capitalize()} ({len(row.task.biases)}-D)" for name, row in ENVIRONMENTS.items()}
@@ -90,13 +89,7 @@ def run(job: Row) -> Row:
     problem = RLProblem(job["environment"])
     plant = problem.plant(job["seed"])
     slack, episodes = 3.0 * problem.noise, job["reference"]
-    clock = {"optimizer": 0.0, "simulation": 0.0}
-
-    def timed(part: str, what: Callable[..., Any], *arguments: Any) -> Any:
-        start = time.perf_counter()
-        result = what(*arguments)
-        clock[part] += time.perf_counter() - start
-        return result
+    timed = Stopwatch("optimizer", "simulation")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SafeboWarning)
@@ -124,8 +117,8 @@ def run(job: Row) -> Row:
         "initial_value": round(initial, 5),
         "best_value": round(best, 5),
         "improvement": round(best - initial, 5),
-        "optimizer_seconds": round(clock["optimizer"], 2),
-        "simulation_seconds": round(clock["simulation"], 2),
+        "optimizer_seconds": round(timed.seconds["optimizer"], 2),
+        "simulation_seconds": round(timed.seconds["simulation"], 2),
         "measured": " ".join(f"{y:.4f}" for y in measured),
         "unsafe_at": " ".join(map(str, unsafe)),
     }
