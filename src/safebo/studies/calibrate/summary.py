@@ -6,16 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from safebo.studies.calibrate.bottleneck import bottleneck_table
 from safebo.studies.calibrate.cases import FAMILIES, PARTS, YARDSTICK
 from safebo.studies.calibrate.coverage import coverage_table
 from safebo.studies.common import Row, provenance, rate_interval, write_json
 
 
-def write_summary(rows: list[Row], norms: list[Row], out: Path, quick: bool) -> list[Row]:
+def write_summary(rows: list[Row], norms: list[Row], ways: list[Row], out: Path, quick: bool) -> list[Row]:
     """table.md, summary.json and, for the parts that have one, pareto.png."""
     lines = summarise(rows)
     write_json(out / "summary.json", {**provenance(seeds="0, 1, 2, ...", quick=quick), "rows": lines})
-    (out / "table.md").write_text(table(lines) + (coverage_table(norms) if norms else ""))
+    parts = [table(lines), coverage_table(norms) if norms else "", bottleneck_table(ways, rows) if ways else ""]
+    (out / "table.md").write_text("\n".join(part for part in parts if part))
     if lines:
         picture(lines, out / "pareto.png")
     return lines
