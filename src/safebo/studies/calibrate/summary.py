@@ -95,6 +95,8 @@ def picture(lines: list[Row], path: Path) -> None:
     wanted = [f for f, family in FAMILIES.items() if family.dim == 1][:2]
     figure = new_figure(11.0, 5.0)
     colours = {"true": GREY, "scenario": VERMILLION, "adaptive": BLUE, "hoeffding": PURPLE, "default": GREEN}
+    shares = [100.0 * line["solved"] / line["runs"] for line in lines if line["family"] in wanted]
+    left = 10.0 * np.floor(min(shares, default=0.0) / 10.0) - 2.0
     for i, family in enumerate(wanted):
         axes = figure.add_subplot(1, len(wanted), i + 1)
         dress(axes)
@@ -120,7 +122,7 @@ def picture(lines: list[Row], path: Path) -> None:
             title=family.replace("..", " to "),
             xlabel="runs solved [%]",
             ylabel="runs with an unsafe experiment [%]",
-            xlim=(-3, 103),
+            xlim=(left, 102),
         )
         axes.set_yscale("symlog", linthresh=1.0)
         axes.set_ylim(-0.2, 100)
