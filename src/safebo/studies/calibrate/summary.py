@@ -11,7 +11,6 @@ from safebo.studies.calibrate.cases import FAMILIES, PARTS, YARDSTICK
 from safebo.studies.calibrate.coverage import coverage_table
 from safebo.studies.common import Row, provenance, rate_interval, write_json
 
-
 FEW = 50
 """Runs below which a rate is hardly more than a hint."""
 
@@ -127,10 +126,17 @@ def picture(lines: list[Row], path: Path) -> None:
             else:
                 axes.plot([x, x], [low, high], color=colour, lw=1.6 if special else 0.8, alpha=1.0 if special else 0.4)
             axes.plot(
-                x, y, "*" if special else ("o" if local else "s"), ms=14 if special else 4 if few else 8, zorder=4 if special else 2 if few else 3, alpha=1.0 if special else 0.65,
-                color=colour, mec="black" if special else "white", mew=0.8,
+                x,
+                y,
+                "*" if special else ("o" if local else "s"),
+                ms=14 if special else 4 if few else 8,
+                zorder=4 if special else 2 if few else 3,
+                alpha=1.0 if special else 0.65,
+                color=colour,
+                mec="black" if special else "white",
+                mew=0.8,
                 label="SafeOpt told the norm" if colour == ORANGE else "_" if key in seen else key,
-            )  # fmt: skip
+            )
             seen.add(key)
         axes.set(
             title=family.replace("..", " to "),
