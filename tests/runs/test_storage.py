@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from safebo.exceptions import ConflictError, InvalidValueError, StorageError, UnknownRunError
-from safebo.runs import Event, Store
+from safebo.runs import Campaign, Event, Store
 from safebo.runs import storage as module
 from safebo.runs.storage import MIGRATIONS, SCHEMA, Request
 from tests.runs.common import dump, execute
@@ -138,6 +138,15 @@ def test_a_record_edited_by_hand_is_recognised(store, database_url, damage):
     execute(database_url, damage)
     with pytest.raises(StorageError, match="damaged at event 2"):
         store.events("r")
+
+
+def test_a_run_without_its_events_is_recognised(store, database_url):
+    store.create("r", [Event("created")])
+    execute(database_url, "DELETE FROM safebo_events")
+    with pytest.raises(StorageError, match="damaged at event 1"):
+        store.append("r", 1, [Event("paused")])
+    with pytest.raises(StorageError, match="creation"):
+        Campaign.open(store, "r")
 
 
 def test_a_restored_backup_under_a_running_program_is_recognised(store, database_url):

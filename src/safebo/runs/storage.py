@@ -270,7 +270,9 @@ class Store:
             run = self._run(connection, name, lock=True)
             last = connection.execute(
                 sa.select(_events.c.seq, _events.c.digest).where(_events.c.run == run).order_by(_events.c.seq.desc()).limit(1)
-            ).one()
+            ).one_or_none()
+            if last is None:
+                raise StorageError(f"The record of run {name!r} in {self.where} is damaged at event 1: restore a backup.")
             if last.seq != after:
                 raise ConflictError(
                     f"Run {name!r} was changed by another process (event {last.seq}, expected {after}). Nothing was stored: "
