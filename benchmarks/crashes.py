@@ -461,7 +461,9 @@ def outdated(url: str, version: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crashes", description=__doc__)
-    parser.add_argument("--kills", type=int, default=400, help="of the program, on each database; migrations come on top")
+    parser.add_argument(
+        "--kills", type=int, default=400, help="of the program, shared by the databases; those during migrations come on top"
+    )
     parser.add_argument("--server-crashes", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--databases", nargs="+", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"])
@@ -477,10 +479,12 @@ def main() -> None:
             server.start()
         with tempfile.TemporaryDirectory() as scratch:
             study = Study(arguments.seed, server, Path(scratch))
+            share = arguments.kills // len(arguments.databases)
             for database in arguments.databases:
-                while study.kills(database) < arguments.kills:
-                    study.run(database, arguments.kills)
-                for i in range(max(2, arguments.kills // 10)):
+                while study.kills(database) < share:
+                    study.run(database, share)
+                    print(f"{database}: {study.kills(database)} kills, {dict(study.faults)}", file=sys.stderr)
+                for i in range(max(2, share // 20)):
                     study.migration(database, i % 2)
             while server is not None and study.counts["postgresql server"].total() < arguments.server_crashes:
                 study.server_crash()
