@@ -10,6 +10,7 @@ import os
 import sqlite3
 import threading
 import time
+import warnings
 
 import pytest
 import sqlalchemy as sa
@@ -85,6 +86,7 @@ def test_events_come_back_as_they_were_stored(database_url, bodies, cuts):
         assert [(e.kind, e.body, e.who) for e in stored] == [(e.kind, e.body, e.who) for e in events]
         assert [e.seq for e in stored] == list(range(1, len(events) + 1))
         assert store.events(name) == stored and store.last(name) == len(events)
+        assert store.events(name, len(events) + 5) == [] and store.events(name, -1) == stored
         for after in range(len(events)):
             assert store.events(name, after) == stored[after:]
             assert store.events(name, after, stored[after - 1].digest if after else "") == stored[after:]
@@ -325,7 +327,9 @@ def test_who_waits_too_long_for_a_writer_is_told(monkeypatch, database_url):
 def test_a_forked_child_has_connections_of_its_own(store):
     store.create("r", [Event("created")])
     inherited = set(map(id, pooled(store)))
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # beside idle threads of other libraries
+        child = os.fork()
     if child == 0:
         status = 1
         try:

@@ -330,6 +330,7 @@ class Store:
 
     def events(self, name: str, after: int = 0, digest: str = "") -> list[Event]:
         """The events of a run after number `after`, whose digest is `digest`; checks that nothing is missing or changed."""
+        after = max(after, 0)
         columns = (_events.c.seq, _events.c.kind, _events.c.at, _events.c.who, _events.c.body, _events.c.digest)
         with self._reading() as connection:
             run = self._run(connection, name)
@@ -337,12 +338,12 @@ class Store:
             rows = list(connection.execute(sa.select(*columns).where(where).order_by(_events.c.seq)))
         if after:
             known = rows.pop(0) if rows and rows[0].seq == after else None
-            if known is None or (digest and known.digest != digest):
+            if digest and (known is None or known.digest != digest):
                 raise StorageError(
                     f"The record of run {name!r} in {self.where} is shorter or another one than before (event {after}): "
                     "was a backup restored? Open the run again."
                 )
-            digest = known.digest
+            digest = known.digest if known is not None else ""
         result = []
         for seq, row in enumerate(rows, after + 1):
             digest = _digest(digest, row.seq, row.kind, row.at, row.who, row.body)
