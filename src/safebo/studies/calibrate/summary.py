@@ -6,16 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from safebo.studies.calibrate.bottleneck import bottleneck_table
 from safebo.studies.calibrate.cases import FAMILIES, PARTS, YARDSTICK
 from safebo.studies.calibrate.coverage import coverage_table
 from safebo.studies.common import Row, provenance, rate_interval, write_json
 
 
-def write_summary(rows: list[Row], norms: list[Row], out: Path, quick: bool) -> list[Row]:
+def write_summary(rows: list[Row], norms: list[Row], ways: list[Row], out: Path, quick: bool) -> list[Row]:
     """table.md, summary.json and, for the parts that have one, pareto.png."""
     lines = summarise(rows)
     write_json(out / "summary.json", {**provenance(seeds="0, 1, 2, ...", quick=quick), "rows": lines})
-    (out / "table.md").write_text(table(lines) + (coverage_table(norms) if norms else ""))
+    parts = [table(lines), coverage_table(norms) if norms else "", bottleneck_table(ways, rows) if ways else ""]
+    (out / "table.md").write_text("\n".join(part for part in parts if part))
     if lines:
         picture(lines, out / "pareto.png")
     return lines
@@ -93,6 +95,8 @@ def picture(lines: list[Row], path: Path) -> None:
     wanted = [f for f, family in FAMILIES.items() if family.dim == 1][:2]
     figure = new_figure(11.0, 5.0)
     colours = {"true": GREY, "scenario": VERMILLION, "adaptive": BLUE, "hoeffding": PURPLE, "default": GREEN}
+    shares = [100.0 * line["solved"] / line["runs"] for line in lines if line["family"] in wanted]
+    left = 10.0 * np.floor(min(shares, default=0.0) / 10.0) - 2.0
     for i, family in enumerate(wanted):
         axes = figure.add_subplot(1, len(wanted), i + 1)
         dress(axes)
@@ -118,7 +122,7 @@ def picture(lines: list[Row], path: Path) -> None:
             title=family.replace("..", " to "),
             xlabel="runs solved [%]",
             ylabel="runs with an unsafe experiment [%]",
-            xlim=(-3, 103),
+            xlim=(left, 102),
         )
         axes.set_yscale("symlog", linthresh=1.0)
         axes.set_ylim(-0.2, 100)
