@@ -14,7 +14,7 @@ help:  ## show the targets
 demo: $(VENV)/.demo  ## run the example, without torch
 	$(BIN)/python examples/demo.py
 
-test: lint  ## format, lint, types, tests
+test: lint $(VENV)/.system  ## format, lint, types, tests
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.test  ## format, lint, types
@@ -40,4 +40,12 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -c constraints.txt torch
 	$(PIP) -c constraints.txt -e '.[test,dev,rl]'
+	@touch $@
+
+# PostgreSQL and strace for the tests of durable runs. Without them these tests are skipped and say so; with CI set they fail.
+$(VENV)/.system: | $(BIN)/python
+	@if [ -n "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] && command -v strace >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql strace; \
+	else echo "For all tests install PostgreSQL and strace: apt-get install postgresql strace"; fi
 	@touch $@

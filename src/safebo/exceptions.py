@@ -48,6 +48,12 @@ class MissingExtraError(SafeboError, ImportError):
 class StorageError(SafeboError):
     """The database could not be read or written. Nothing was changed in it, nor in the optimizer."""
 
+    shown = False  # whether the message has the measurements that could not be stored
+
+
+class InDoubtError(StorageError):
+    """The connection was lost at the moment of storing: whether the step is stored is unknown. Look before it is repeated."""
+
 
 class UnknownRunError(SafeboError, LookupError):
     """There is no run of this name in the database."""
