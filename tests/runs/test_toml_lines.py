@@ -98,12 +98,16 @@ def test_every_kind_of_key(end):
     assert set(found) == set(paths(tomllib.loads(text)))
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "# nothing", "a=1", "a = [\n]", "[a]", "[[a]]\n[[a]]", 'a = ""', "a = ''''''", "a={}"])
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "# nothing", "a=1", "a = [\n]", "[a]", "[[a]]\n[[a]]", 'a = ""', "a = ''''''", "a={}"]
+)
 def test_small_documents(text):
     assert set(lines_of(text)) == set(paths(tomllib.loads(text)))
 
 
-KEYS = st.text("abc-_09", min_size=1, max_size=4) | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=4)
+KEYS = st.text("abc-_09", min_size=1, max_size=4) | st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=4
+)
 LEAVES = st.integers(-9, 9) | st.booleans() | st.floats(-9, 9) | st.text("ab\"'#[]{}=,.\\\n ", max_size=8)
 VALUES = st.recursive(LEAVES, lambda v: st.lists(v, max_size=3) | st.dictionaries(KEYS, v, max_size=3), max_leaves=6)
 
