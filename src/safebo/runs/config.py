@@ -111,7 +111,7 @@ def run_name(value: object, name: str = "name") -> str:
     """A validated name of a run."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise InvalidValueError(
-            f"{name} must begin with a letter or digit and hold up to 100 letters, digits, '.', '_', '-' and blanks, got {value!r}."
+            f"{name} must begin with a letter or digit and have up to 100 letters, digits, '.', '_', '-', blanks, got {value!r}."
         )
     return value
 
