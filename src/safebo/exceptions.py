@@ -54,6 +54,22 @@ class MissingExtraError(SafeboError, ImportError):
     """An optional dependency is missing; the message says which extra installs it."""
 
 
+class StorageError(SafeboError):
+    """The database could not be read or written. Nothing was changed in it, nor in the optimizer."""
+
+
+class UnknownRunError(SafeboError, LookupError):
+    """There is no run of this name in the database."""
+
+
+class ConflictError(SafeboError):
+    """A step that the run's record does not allow: told twice, another process was quicker, not approved, stopped."""
+
+
+class PendingTrialError(ConflictError):
+    """A trial was handed out and nothing was told about it. Only a person knows whether it was executed."""
+
+
 class PlantError(SafeboError):
     """A plant could not run an experiment, or its answer could not be used; whether it ran is unknown unless the message says."""
 
@@ -108,6 +124,9 @@ class StopReason(Enum):
     EMPTY_SAFE_SET = "empty_safe_set"
     NO_CANDIDATES = "no_candidates"
     BLOCKED = "blocked"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    VIOLATION = "violation"
 
     @property
     def advice(self) -> str:
@@ -130,5 +149,11 @@ _ADVICE = {
     StopReason.BLOCKED: (
         "Everything left to measure lies next to an aborted experiment: find out why it was aborted, and take best() or choose a "
         "smaller abort_radius."
+    ),
+    StopReason.PAUSED: "The run was paused: resume it when the experiments may go on.",
+    StopReason.STOPPED: "The run was stopped: find out who stopped it and why before it is resumed.",
+    StopReason.VIOLATION: (
+        "A measurement was outside a limit although its experiment was certified: check the rig, the noise and the lengthscale "
+        "before the run is resumed."
     ),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,12 +30,13 @@ from safebo.exceptions import (
 )
 from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
+from safebo.journal import Journal
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import AdaptiveScenario, NormEstimator
 from safebo.notices import check_lengthscales, check_scale, warn_refuted
 from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, resolve_outputs
 from safebo.posterior import Posterior
-from safebo.state import Abort, Sample, Settings, State
+from safebo.state import Abort, Sample, Settings, State, checked_context
 from safebo.subdomain import SubDomain
 
 FloatArray = NDArray[np.float64]
@@ -172,8 +173,11 @@ class SafeOptimizer:
         self._replayed = 0  # how many of the state's records `_committed` contains
         self._analysis: Analysis | None = None
         self._issued: dict[str, tuple[tuple[float, ...], dict[str, float]]] = {}  # id -> point, parameters
+        self._journal: Journal | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._journal is not None:
+            raise InvalidValueError("A durable optimizer cannot be copied or pickled: load its run again instead.")
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, content: dict[str, Any]) -> None:
@@ -193,24 +197,36 @@ class SafeOptimizer:
         *,
         status: str = "measured",
         reason: str = "",
+        context: Mapping[str, Any] | None = None,
     ) -> None:
         """Commit a measurement: of a trial, or of parameters that were run without asking (the initial safe samples, say).
 
         The first sample must lie inside every limit. Later ones need not: they are used as data, never as a starting point, and
         a warning says so. A rejected measurement leaves the state as it was.
 
+        context: what else was noted with the measurement (plain JSON values); it is kept and never computed with.
         status="aborted", without values: the experiment failed or was stopped. It is recorded with its reason (`state.aborts`),
         nothing is learned from it, and no experiment follows next to it (`State.blocked`).
         """
         with self._lock:
+            self._refresh()
             if status == "aborted":
-                self._abort(what, value, constraints, reason)
+                self._abort(what, value, constraints if context is None else context, reason)
             elif status != "measured":
                 raise InvalidValueError(f"status must be 'measured' or 'aborted', got {status!r}.")
             elif reason:
                 raise InvalidValueError(f"A reason belongs to an aborted experiment, got {reason!r} with a measurement.")
             else:
-                self._tell(what, value, constraints)
+                self._tell([(what, value, constraints, context)])
+
+    def tell_many(self, measurements: Iterable[tuple[Any, ...]]) -> None:
+        """Commit measurements that were made earlier, all or none: (parameters, value[, constraints[, context]]) each."""
+        rows = [(*row, None, None)[:4] for row in measurements]
+        if any(isinstance(row[0], Trial) for row in rows):
+            raise InvalidValueError("Earlier measurements come with their parameters; tell a trial by itself.")
+        with self._lock:
+            self._refresh()
+            self._tell(rows)
 
     def _abort(self, what: Trial | Params, value: object, constraints: object, reason: object) -> None:
         if value is not None or constraints is not None:
@@ -220,47 +236,69 @@ class SafeOptimizer:
         trial = what if isinstance(what, Trial) else None
         point = self._check_trial(trial) if trial is not None else self.domain.point(what)  # type: ignore[arg-type]
         x = self.domain.to_unit(point).tolist() if trial is None else trial.x
-        identity = None if trial is None else trial.id
-        self._state = self._state.aborted(Abort(tuple(point.tolist()), tuple(x), self._state.step, reason, identity))
+        abort = Abort(tuple(point.tolist()), tuple(x), self._state.step, reason, None if trial is None else trial.id)
+        if self._journal is not None:
+            self._journal.aborted(abort)
+        self._state = self._state.aborted(abort)
         self._analysis = None
         if trial is not None:
             self._issued.pop(trial.id, None)
 
-    def _tell(self, what: Trial | Params, value: object, constraints: Mapping[str, float] | None) -> None:
-        trial = what if isinstance(what, Trial) else None
-        point = self._check_trial(trial) if trial is not None else self.domain.point(what)  # type: ignore[arg-type]
-        values = self._check_values(value, constraints)
-        violated = [
-            f"{o.name} = {v:g} outside [{_show(o.lower_limit, '-inf')}, {_show(o.upper_limit, 'inf')}]"
-            for o, v in zip(self._state.outputs, values, strict=True)
-            if not o.satisfied(v)
-        ]
-        if violated and not self._state.inside().any():
-            raise UnsafeInitialSampleError(
-                f"The initial sample {self.domain.as_dict(point)} is not safe: {'; '.join(violated)}. "
-                "Start from a parameter that is known to be safe, or correct the threshold."
-            )
-        record = None
-        if trial is not None and trial.id == self._trial_id():
-            record = self._require_analysis().record
-            committed = self._require_analysis().subdomains
-        sample = Sample(
-            tuple(point.tolist()), tuple(self.domain.to_unit(point).tolist()) if trial is None else trial.x, values,
-            None if trial is None else trial.id,
-        )  # fmt: skip
-        if record is not None:
-            self._committed, self._replayed = committed, self._replayed + 1
-        self._state = self._state.told(sample, record)
+    def _tell(self, rows: list[tuple[Any, ...]]) -> None:
+        samples: tuple[Sample, ...] = ()
+        violated: dict[str, float] = {}
+        started = bool(self._state.inside().any())
+        for what, value, constraints, context in rows:
+            sample = self._sample(what, value, constraints, context)
+            outside = {
+                o.name: v for o, v in zip(self._state.outputs, sample.values, strict=True) if not o.satisfied(v)
+            }  # fmt: skip
+            if outside and not started:
+                raise UnsafeInitialSampleError(
+                    f"The initial sample {self.domain.as_dict(np.array(sample.point))} is not safe: {self._outside(outside)}. "
+                    "Start from a parameter that is known to be safe, or correct the threshold."
+                )
+            samples, violated, started = (*samples, sample), {**violated, **outside}, True
+        if not samples:
+            return
+        trial = rows[0][0] if isinstance(rows[0][0], Trial) else None
+        current = self._require_analysis() if trial is not None and trial.id == self._trial_id() else None
+        if self._journal is not None:
+            self._journal.told(samples, None if current is None else current.record, violated)
+        if current is not None:
+            self._committed, self._replayed = current.subdomains, self._replayed + 1
+        first = self._state.step == 0
+        self._state = self._state.told(samples[0], None if current is None else current.record)
+        for sample in samples[1:]:
+            self._state = self._state.told(sample, None)
         self._analysis = None
         if trial is not None:
             self._issued.pop(trial.id, None)
-        if self._state.step == 1:
+        if first:
             check_scale(self._state)
-        if violated:
+        for i, sample in enumerate(samples, self._state.step - len(samples) + 1):
+            self._warn_violated(i, sample)
+
+    def _sample(self, what: Trial | Params, value: object, constraints: Any, context: object) -> Sample:
+        trial = what if isinstance(what, Trial) else None
+        point = self._check_trial(trial) if trial is not None else self.domain.point(what)  # type: ignore[arg-type]
+        values = self._check_values(value, constraints)
+        x = self.domain.to_unit(point).tolist() if trial is None else trial.x
+        noted = None if context is None else checked_context(context)
+        return Sample(tuple(point.tolist()), tuple(x), values, None if trial is None else trial.id, noted)
+
+    def _outside(self, violated: Mapping[str, float]) -> str:
+        limits = {o.name: f"[{_show(o.lower_limit, '-inf')}, {_show(o.upper_limit, 'inf')}]" for o in self._state.outputs}
+        return "; ".join(f"{name} = {value:g} outside {limits[name]}" for name, value in violated.items())
+
+    def _warn_violated(self, number: int, sample: Sample) -> None:
+        outside = {o.name: v for o, v in zip(self._state.outputs, sample.values, strict=True) if not o.satisfied(v)}
+        if outside:
             warnings.warn(
-                f"Measurement {self._state.step} at {self.domain.as_dict(point)} violates a limit: {'; '.join(violated)}.",
+                f"Measurement {number} at {self.domain.as_dict(np.array(sample.point))} violates a limit: "
+                f"{self._outside(outside)}.",
                 UnsafeMeasurementWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def ask(self) -> Trial | None:
@@ -269,8 +307,13 @@ class SafeOptimizer:
             return self._ask()
 
     def _ask(self) -> Trial | None:
+        self._refresh()
+        if self._journal is not None and self._journal.halted is not None:
+            return None
         analysis = self._require_analysis()
         if analysis.choice is None:
+            if self._journal is not None and analysis.stop_reason is not None:
+                self._journal.exhausted(analysis.stop_reason)
             return None
         cube, candidate = analysis.choice
         norms = {o.name: s.norm for o, s in zip(self._state.outputs, analysis.subdomains[cube].outputs, strict=True)}
@@ -291,12 +334,19 @@ class SafeOptimizer:
             norms=norms,
             refutations=analysis.refutations,
         )
-        self._issued[trial.id] = trial.x, dict(trial.params)
+        if self._journal is not None:
+            self._journal.asked(trial)
+        self._issue(trial)
         return trial
+
+    def _issue(self, trial: Trial) -> None:
+        self._issued[trial.id] = trial.x, dict(trial.params)
 
     @property
     def stop_reason(self) -> StopReason | None:
         """Why `ask` returns None, with `advice`; None while there is a trial to run."""
+        if self._journal is not None and self._journal.halted is not None:
+            return self._journal.halted
         return self._require_analysis().stop_reason
 
     # -- results --------------------------------------------------------------------------------------------------------
@@ -410,6 +460,59 @@ class SafeOptimizer:
         optimizer._start(State.from_json(text))
         return optimizer
 
+    def _refresh(self) -> None:
+        if self._journal is not None:
+            self._journal.refresh()
+
+    def _follow(self, state: State, pending: Trial | None) -> None:
+        """Take over a later state of the same run: only what is new in it is computed."""
+        with self._lock:
+            old, new = self._state, state
+            parts = ("samples", "records", "aborts")
+            if any(getattr(new, part)[: len(getattr(old, part))] != getattr(old, part) for part in parts):
+                journal, lock = self._journal, self._lock
+                self._start(state)
+                self._journal, self._lock = journal, lock
+            elif any(len(getattr(new, part)) > len(getattr(old, part)) for part in parts):
+                self._state, self._analysis = state, None
+            if pending is not None:
+                self._issue(pending)
+
+    # -- durable runs ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, url: str, run: str) -> SafeOptimizer:
+        """Continue a stored run: a file such as "safebo.db", or a database's URL. Every step is stored before it counts.
+
+        The next trial is the one that an undisturbed run would ask for. If one was handed out before and nothing was told about
+        it, `pending` is that trial, and `ask` refuses: tell it, tell it as aborted, or `retry`.
+        """
+        from safebo.runs.campaign import Campaign
+
+        return Campaign.load(url, run).optimizer
+
+    def save(self, url: str, run: str) -> None:
+        """Store everything so far as a new run, and from now on every step before it counts; `load` continues it."""
+        from safebo.runs.campaign import Campaign
+
+        with self._lock:
+            if self._journal is not None:
+                raise InvalidValueError("This optimizer's steps are stored already.")
+            Campaign.store_as(url, run, self)
+
+    @property
+    def pending(self) -> Trial | None:
+        """The trial of a stored run that was handed out and has neither been told nor aborted."""
+        return None if self._journal is None else self._journal.pending
+
+    def retry(self) -> Trial:
+        """Hand out the pending trial once more, after a person has made sure that this is right."""
+        with self._lock:
+            if self._journal is None or (trial := self._journal.pending) is None:
+                raise InvalidValueError("There is no pending trial to run again.")
+            self._journal.retried(trial)
+            return trial
+
     # -- checks ---------------------------------------------------------------------------------------------------------
 
     def _trial_id(self) -> str:
@@ -418,7 +521,7 @@ class SafeOptimizer:
     def _check_trial(self, trial: Trial) -> FloatArray:
         if trial.id in {s.trial for s in self._state.samples} | {a.trial for a in self._state.aborts}:
             raise AlreadyToldError(f"Trial {trial.id} has been told before; tell the parameters as a dict to add a repetition.")
-        if trial.id not in self._issued and self._state.step and trial.id == self._trial_id():
+        if self._journal is None and trial.id not in self._issued and self._state.step and trial.id == self._trial_id():
             self.ask()  # a trial from before a restart: the same state asks for it again
         if self._issued.get(trial.id) != (trial.x, dict(trial.params)):
             raise UnknownTrialError(

@@ -31,6 +31,9 @@ FORMAT = 1
 SHORTEST = 1e-6
 """Lengthscales below this are refused."""
 
+LONGEST_CONTEXT = 20_000
+"""Characters of a measurement's context at most."""
+
 ACQUISITIONS = ("balanced", "joint", "paper")
 
 _TYPES: dict[str, type] = {
@@ -154,15 +157,28 @@ class Settings:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
+    def entry(self) -> dict[str, Any]:
+        """Its part of the JSON state."""
+        return {f.name: encode(getattr(self, f.name)) for f in fields(self)}
+
 
 @dataclass(frozen=True)
 class Sample:
-    """One told measurement: the point in user units and in the unit cube, a value per output, and the trial it answers."""
+    """One told measurement: the point in user units and in the unit cube, a value per output, and the trial it answers.
+
+    `context` is what else was noted with it (room temperature, operator, battery): plain JSON values, kept and never
+    computed with.
+    """
 
     point: tuple[float, ...]
     x: tuple[float, ...]
     values: tuple[float, ...]
     trial: str | None
+    context: dict[str, Any] | None = None
+
+    def entry(self) -> list[Any]:
+        """Its line in the JSON state."""
+        return [self.point, self.x, self.values, self.trial, *([] if self.context is None else [self.context])]
 
 
 @dataclass(frozen=True)
@@ -175,6 +191,10 @@ class Abort:
     reason: str
     trial: str | None
 
+    def entry(self) -> list[Any]:
+        """Its line in the JSON state."""
+        return [self.point, self.x, self.step, self.reason, self.trial]
+
 
 @dataclass(frozen=True)
 class NormRecord:
@@ -182,6 +202,10 @@ class NormRecord:
 
     step: int
     estimates: tuple[tuple[int, tuple[float, ...]], ...]
+
+    def entry(self) -> list[Any]:
+        """Its line in the JSON state."""
+        return [self.step, [[cube, list(norms)] for cube, norms in self.estimates]]
 
 
 @dataclass(frozen=True)
@@ -249,14 +273,13 @@ class State:
 
     def to_json(self) -> str:
         """The whole state as JSON text."""
-        settings = {f.name: encode(getattr(self.settings, f.name)) for f in fields(Settings)}
         return json.dumps(
             {
                 "safebo": FORMAT,
-                "settings": settings,
-                "samples": [[s.point, s.x, s.values, s.trial] for s in self.samples],
-                "records": [[r.step, [[c, list(e)] for c, e in r.estimates]] for r in self.records],
-                "aborts": [[a.point, a.x, a.step, a.reason, a.trial] for a in self.aborts],
+                "settings": self.settings.entry(),
+                "samples": [sample.entry() for sample in self.samples],
+                "records": [record.entry() for record in self.records],
+                "aborts": [abort.entry() for abort in self.aborts],
             }
         )
 
@@ -282,6 +305,20 @@ class State:
         state = cls(settings, samples, records, aborts)
         _check_history(state)
         return state
+
+
+def checked_context(value: object) -> dict[str, Any]:
+    """A validated copy of a measurement's context: a mapping of plain JSON values, of at most `LONGEST_CONTEXT` characters."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidValueError(f"A context maps names to plain values, got {value!r:.200}.")
+    try:
+        text = json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValueError(f"A context holds numbers, text, lists and mappings only, got {value!r:.200}: {error}.") from None
+    if len(text) > LONGEST_CONTEXT:
+        raise InvalidValueError(f"A context has at most {LONGEST_CONTEXT} characters as JSON, got {len(text)}.")
+    result: dict[str, Any] = json.loads(text)
+    return result
 
 
 def _numbers(values: Any, length: int, what: str) -> tuple[float, ...]:
@@ -310,9 +347,10 @@ def _place(point: Any, x: Any, trial: Any, settings: Settings) -> tuple[tuple[fl
 
 
 def _sample(entry: Any, settings: Settings) -> Sample:
-    point, x, values, trial = entry
+    point, x, values, trial, *rest = entry
     place = _place(point, x, trial, settings)
-    return Sample(*place, _numbers(values, len(settings.outputs), "a sample's measurements"), trial)
+    values = _numbers(values, len(settings.outputs), "a sample's measurements")
+    return Sample(*place, values, trial, checked_context(*rest) if rest else None)
 
 
 def _abort(entry: Any, settings: Settings) -> Abort:

@@ -1,0 +1,46 @@
+"""Where an optimizer writes before it acts: the journal of a durable run.
+
+An optimizer with a journal hands every step to it first and changes its own state only when that has returned: what is not
+written did not happen. `safebo.runs` has the journal that writes to a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from safebo.exceptions import StopReason
+from safebo.state import Abort, NormRecord, Sample
+
+if TYPE_CHECKING:
+    from safebo.optimizer import Trial
+
+
+class Journal(Protocol):
+    """Keeps every step of an optimizer. A method that raises leaves the optimizer as it was."""
+
+    def refresh(self) -> None:
+        """Take over what other processes have written; called before every step."""
+
+    @property
+    def halted(self) -> StopReason | None:
+        """Why nothing may be asked for at present: paused, stopped, a violation."""
+
+    @property
+    def pending(self) -> Trial | None:
+        """The trial that was asked for and has neither been told nor aborted."""
+
+    def asked(self, trial: Trial) -> None:
+        """Before a trial is handed out."""
+
+    def exhausted(self, reason: StopReason) -> None:
+        """There is nothing left to ask for."""
+
+    def told(self, samples: tuple[Sample, ...], record: NormRecord | None, violated: Mapping[str, float]) -> None:
+        """Before measurements count; `violated` are the outputs outside their limits, with their values."""
+
+    def aborted(self, abort: Abort) -> None:
+        """Before an aborted experiment counts."""
+
+    def retried(self, trial: Trial) -> None:
+        """Before the pending trial is handed out once more."""

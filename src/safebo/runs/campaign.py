@@ -1,0 +1,438 @@
+"""A durable run: an optimizer whose every step is stored before it counts.
+
+`Campaign` is what the command line, the server and a loop of one's own share. Any number of processes may hold the same run:
+each reads what the others wrote before it acts, and of two that act at once one is refused (`ConflictError`).
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import platform
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from safebo.exceptions import ConflictError, InvalidValueError, StopReason, StorageError
+from safebo.optimizer import Params, SafeOptimizer, Trial
+from safebo.runs.ledger import Ledger, Pending, RunConfig, pending_error, trial_entry, violations_of
+from safebo.runs.storage import Event, Request, Store
+from safebo.state import Abort, NormRecord, Sample
+
+Result = TypeVar("Result")
+
+LONGEST_TEXT = 2000
+"""Characters of a reason or a name at most."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What telling led to: the number of the event, the outputs outside their limits, and the run's status afterwards."""
+
+    seq: int
+    violated: dict[str, float]
+    status: str
+    repeated: bool = False
+    """The request had been served before; nothing was stored again."""
+
+
+class Follower:
+    """Reads a run while others write it; never waits for them, and writes nothing."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store, self.name = store, name
+        self._lock, self._computing = threading.Lock(), threading.RLock()
+        self._ledger = Ledger.of(name, store.events(name))
+        self._optimizer: SafeOptimizer | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The run, with what has been written by now."""
+        with self._lock:
+            for event in self.store.events(self.name, self._ledger.seq, self._ledger.digest):
+                self._ledger = self._ledger.after(event)
+            return self._ledger
+
+    def optimizer(self) -> SafeOptimizer:
+        """An optimizer of one's own in the run's present state, for looking: what is told to it is not stored."""
+        ledger = self.ledger
+        with self._computing:
+            if self._optimizer is None:
+                self._optimizer = SafeOptimizer.from_json(ledger.state.to_json())
+            self._optimizer._follow(ledger.state, ledger.trial)
+            return self._optimizer
+
+
+class Campaign:
+    """One run in a store."""
+
+    def __init__(self, store: Store, ledger: Ledger, optimizer: SafeOptimizer | None = None, *, direct: bool = False) -> None:
+        self.store, self._ledger = store, ledger
+        self._lock = threading.RLock()
+        self._optimizer = optimizer
+        self._direct = direct  # the optimizer is in a user's hands: what it asks for is handed out
+        self._mine: str | None = None  # the trial that this object handed out
+        self._who = user()
+        self._request: Request | None = None
+        if optimizer is not None:
+            self._attach(optimizer)
+
+    # -- making and finding runs ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        store: Store,
+        name: str,
+        optimizer: SafeOptimizer,
+        *,
+        config: RunConfig | None = None,
+        source: str = "",
+        who: str = "",
+    ) -> Campaign:
+        """A new run from an optimizer and what it has been told so far."""
+        return cls._create(store, name, optimizer, config or RunConfig(), source, who, direct=False)
+
+    @classmethod
+    def _create(
+        cls, store: Store, name: str, optimizer: SafeOptimizer, config: RunConfig, source: str, who: str, direct: bool
+    ) -> Campaign:
+        if optimizer._journal is not None:
+            raise InvalidValueError("This optimizer's steps are stored already.")
+        history = {"samples": [], "records": [], "aborts": [], **json.loads(optimizer.state.to_json())}
+        body = {**history, "config": config.entry(), "source": source, **circumstances()}
+        stored = store.create(name, [Event("created", body, _text(who or user(), "who"))])
+        return cls(store, Ledger.of(name, stored), optimizer, direct=direct)
+
+    @classmethod
+    def open(cls, store: Store, name: str) -> Campaign:
+        """A run that exists."""
+        return cls(store, Ledger.of(name, store.events(name)))
+
+    @classmethod
+    def load(cls, url: str | Path, name: str) -> Campaign:
+        """A run whose optimizer a user drives himself: `SafeOptimizer.load`."""
+        store = Store.open(url, create=False)
+        return cls(store, Ledger.of(name, store.events(name)), direct=True)
+
+    @classmethod
+    def store_as(cls, url: str | Path, name: str, optimizer: SafeOptimizer) -> Campaign:
+        """A new run whose optimizer stays in the user's hands: `SafeOptimizer.save`."""
+        return cls._create(Store.open(url), name, optimizer, RunConfig(), "", "", direct=True)
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self._ledger.name
+
+    @property
+    def ledger(self) -> Ledger:
+        """The run, with what other processes have written by now."""
+        with self._lock:
+            self._refresh()
+            return self._ledger
+
+    @property
+    def optimizer(self) -> SafeOptimizer:
+        """The optimizer in the run's present state. What is told to it directly is stored as well."""
+        with self._lock:
+            self._refresh()
+            if self._optimizer is None:
+                optimizer = SafeOptimizer.from_json(self._ledger.state.to_json())
+                optimizer._follow(self._ledger.state, self._ledger.trial)
+                self._attach(optimizer)
+                return optimizer
+            return self._optimizer
+
+    def events(self, after: int = 0) -> list[Event]:
+        """The record after event number `after`."""
+        return self.store.events(self.name, after)
+
+    def _attach(self, optimizer: SafeOptimizer) -> None:
+        optimizer._journal, optimizer._lock = _Writer(self), self._lock  # one lock: each of the two calls the other
+        self._optimizer = optimizer
+
+    def _refresh(self) -> None:
+        """Take over what others have written."""
+        fresh = self.store.events(self.name, self._ledger.seq, self._ledger.digest)
+        for event in fresh:
+            self._ledger = self._ledger.after(event)
+        if fresh and self._optimizer is not None:
+            self._optimizer._follow(self._ledger.state, self._ledger.trial)
+
+    # -- steps ----------------------------------------------------------------------------------------------------------
+
+    def ask(self, *, who: str = "") -> Pending | None:
+        """The next trial, stored and not yet handed to the plant (`start`); None if there is none, see `ledger`.
+
+        A trial that is pending and was not handed out is returned again. One that was handed out raises `PendingTrialError`.
+        """
+
+        def work() -> Pending | None:
+            pending = self._ledger.pending
+            if pending is not None and pending.out:
+                raise pending_error(self._ledger)
+            self._ledger.require_running()
+            if pending is None:
+                self.optimizer.ask()
+            return self._ledger.pending
+
+        return self._act(who, work)
+
+    def approve(self, trial: str, *, who: str = "") -> None:
+        """An operator's consent to the pending trial."""
+        self._act(who, lambda: self._append(Event("approved", {"trial": trial})))
+
+    def reject(self, trial: str, reason: str = "", *, who: str = "") -> None:
+        """An operator's refusal of the pending trial: experiments keep away from it."""
+
+        def work() -> None:
+            pending = self._ledger.require(trial)
+            if pending.out:
+                raise ConflictError(f"Trial {trial} was handed to the plant already: tell it or abort it.")
+            self._writer.before = (Event("rejected", {"trial": trial, "reason": _text(reason, "reason")}),)
+            self.optimizer.tell(pending.trial, status="aborted", reason=f"rejected: {reason}" if reason else "rejected")
+
+        self._act(who, work)
+
+    def start(self, trial: str, *, who: str = "") -> Pending:
+        """The pending trial goes to the plant as soon as this has returned."""
+
+        def work() -> Pending:
+            self._append(Event("started", {"trial": trial}))
+            assert self._ledger.pending is not None
+            return self._ledger.pending
+
+        return self._act(who, work)
+
+    def retry(self, trial: str, *, who: str = "") -> None:
+        """The pending trial was handed out but certainly not executed: it may be started (and approved) once more."""
+        self._act(who, lambda: self._append(Event("retried", {"trial": trial})))
+
+    def tell(
+        self,
+        what: str | Params,
+        objective: float,
+        constraints: Mapping[str, float] | None = None,
+        *,
+        context: Mapping[str, Any] | None = None,
+        who: str = "",
+        key: str | None = None,
+    ) -> Receipt:
+        """A measurement: of the pending trial, named by its id, or of parameters.
+
+        key: the same request sent again with the same key is answered again and counts once.
+        """
+
+        def work() -> Receipt:
+            known = self._ledger.require(what).trial if isinstance(what, str) else what
+            self.optimizer.tell(known, objective, constraints, context=context)
+            return self._receipt()
+
+        return self._once("tell", [what, objective, constraints, context], key, who, work)
+
+    def tell_many(self, measurements: Iterable[tuple[Any, ...]], *, who: str = "", key: str | None = None) -> Receipt:
+        """Measurements made earlier, all or none: (parameters, objective[, constraints[, context]]) each."""
+        rows = list(measurements)
+
+        def work() -> Receipt:
+            self.optimizer.tell_many(rows)
+            return self._receipt()
+
+        return self._once("tell_many", rows, key, who, work)
+
+    def abort(self, what: str | Params, reason: str, *, who: str = "", key: str | None = None) -> Receipt:
+        """An experiment that failed or was stopped, named by its trial's id or its parameters: others keep away from it."""
+
+        def work() -> Receipt:
+            known = self._ledger.require(what).trial if isinstance(what, str) else what
+            self.optimizer.tell(known, status="aborted", reason=_text(reason, "reason"))
+            return self._receipt()
+
+        return self._once("abort", [what, reason], key, who, work)
+
+    def abandon(self, trial: str, reason: str = "", *, who: str = "", key: str | None = None) -> Receipt:
+        """Give up the pending trial: nobody knows what became of it, or nobody wants to run it. Experiments keep away from it."""
+        return self.abort(trial, f"abandoned: {_text(reason, 'reason')}" if reason else "abandoned", who=who, key=key)
+
+    def pause(self, reason: str = "", *, who: str = "") -> None:
+        """Nothing is asked or started until `resume`."""
+        self._act(who, lambda: self._append(Event("paused", {"reason": _text(reason, "reason")})))
+
+    def stop(self, reason: str = "", *, who: str = "") -> None:
+        """The stop button: nothing is asked or started, and a runner stops its plant."""
+        body = {"cause": StopReason.STOPPED.value, "reason": _text(reason, "reason")}
+        self._act(who, lambda: self._append(Event("stopped", body)))
+
+    def resume(self, reason: str = "", *, who: str = "") -> None:
+        """Go on after a pause, a stop or a violation."""
+        self._act(who, lambda: self._append(Event("resumed", {"reason": _text(reason, "reason")})))
+
+    def configure(self, *, who: str = "", **changes: Any) -> None:
+        """Change the configuration, see `RunConfig`."""
+
+        def work() -> None:
+            entry = self._ledger.config.changed(changes).entry()
+            self._append(Event("configured", {"changes": {name: entry[name] for name in changes}}))
+
+        self._act(who, work)
+
+    # -- how ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _writer(self) -> _Writer:
+        journal = self.optimizer._journal
+        assert isinstance(journal, _Writer)
+        return journal
+
+    def _act(self, who: str, work: Callable[[], Result], request: Request | None = None) -> Result:
+        with self._lock:
+            self._who, self._request = _text(who or user(), "who"), request
+            try:
+                self._refresh()
+                return work()
+            finally:
+                self._who, self._request = user(), None
+                if self._optimizer is not None and isinstance(self._optimizer._journal, _Writer):
+                    self._optimizer._journal.before = ()
+
+    def _once(self, verb: str, content: Any, key: str | None, who: str, work: Callable[[], Receipt]) -> Receipt:
+        if key is None:
+            return self._act(who, work)
+        if not isinstance(key, str) or not 0 < len(key) <= 200 or not key.isprintable():
+            raise InvalidValueError(f"An idempotency key is text of 1 to 200 printable characters, got {key!r:.220}.")
+        request = Request(key, hashlib.sha256(json.dumps([verb, content], default=repr, sort_keys=True).encode()).hexdigest())
+
+        def first_or_again() -> Receipt:
+            served = self.store.request(self.name, key)
+            if served is None:
+                return work()
+            if served.fingerprint != request.fingerprint:
+                raise ConflictError(f"The key {key!r} belongs to another request: use a new key for a new request.")
+            return self._receipt(served.seq, repeated=True)
+
+        return self._act(who, first_or_again, request)
+
+    def _receipt(self, seq: int | None = None, repeated: bool = False) -> Receipt:
+        last = self._ledger.seq if seq is None else seq
+        events = {event.seq: event for event in self.store.events(self.name, max(last - 2, 0)) if event.seq <= last}
+        stopped = events[last].kind == "stopped"  # after the measurement that stopped it, in the same step
+        violated = events[last - stopped].body.get("violated", {})
+        return Receipt(last, violated, self._ledger.status, repeated)
+
+    def _append(self, *events: Event) -> None:
+        """Check against the rules, store, and only then count."""
+        signed = [Event(e.kind, e.body, self._who) for e in events]
+        ledger = self._ledger
+        for event in signed:
+            ledger = ledger.after(event)
+        stored = self.store.append(self.name, self._ledger.seq, signed, self._request)
+        ledger = self._ledger
+        for event in stored:
+            ledger = ledger.after(event)
+        self._ledger = ledger
+
+
+class _Writer:
+    """The optimizer's journal: turns its steps into events."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+        self.before: tuple[Event, ...] = ()  # events of the same step that come first
+
+    def refresh(self) -> None:
+        with self._campaign._lock:
+            self._campaign._refresh()
+
+    @property
+    def halted(self) -> StopReason | None:
+        return self._campaign.ledger.halted
+
+    @property
+    def pending(self) -> Trial | None:
+        pending = self._campaign.ledger.pending
+        return None if pending is None else pending.trial
+
+    def asked(self, trial: Trial) -> None:
+        campaign = self._campaign
+        with campaign._lock:
+            pending = campaign._ledger.pending
+            if pending is not None and pending.trial.id == trial.id and campaign._mine == trial.id:
+                return  # asked for again by the same program, which knows what it did with it
+            if pending is None or pending.out:
+                campaign._append(Event("asked", {"trial": trial_entry(trial)}))
+            if campaign._direct:  # what the user gets is handed out
+                campaign._append(Event("started", {"trial": trial.id}))
+                campaign._mine = trial.id
+
+    def exhausted(self, reason: StopReason) -> None:
+        campaign = self._campaign
+        with campaign._lock:
+            if campaign._ledger.halt is None and campaign._ledger.pending is None:
+                campaign._append(Event("exhausted", {"reason": reason.value}))
+
+    def told(self, samples: tuple[Sample, ...], record: NormRecord | None, violated: Mapping[str, float]) -> None:
+        campaign = self._campaign
+        with campaign._lock:
+            outputs = campaign._ledger.state.outputs
+            entry = None if record is None else record.entry()
+            events = [
+                Event("told", {"sample": s.entry(), "record": entry, "violated": violations_of(outputs, s.values)})
+                for s in samples
+            ]  # fmt: skip
+            # An earlier measurement outside a limit is information; one of this run's experiments breaks the promise.
+            if violated and samples[0].trial is not None and campaign._ledger.config.on_violation == "stop":
+                text = ", ".join(f"{name} = {value:g}" for name, value in violated.items())
+                cause = {"cause": StopReason.VIOLATION.value, "reason": f"measured outside a limit: {text}"}
+                events.append(Event("stopped", cause))
+            try:
+                campaign._append(*self.before, *events)
+            except StorageError as error:
+                values = "; ".join(f"{s.values} at {s.point}" for s in samples[:10])
+                raise StorageError(f"{error} NOT STORED: {values}. Write it down, and tell it again.") from error
+
+    def aborted(self, abort: Abort) -> None:
+        with self._campaign._lock:
+            self._campaign._append(*self.before, Event("aborted", {"abort": abort.entry()}))
+
+    def retried(self, trial: Trial) -> None:
+        campaign = self._campaign
+        with campaign._lock:
+            campaign._append(Event("retried", {"trial": trial.id}), Event("started", {"trial": trial.id}))
+            campaign._mine = trial.id
+
+
+def user() -> str:
+    """Who is at this computer, as far as it knows."""
+    try:
+        return f"{getpass.getuser()}@{platform.node()}"
+    except (KeyError, OSError):
+        return platform.node()
+
+
+def circumstances() -> dict[str, Any]:
+    """What may matter for reproducing a run: versions and the machine."""
+    import scipy
+
+    from safebo import __version__
+
+    return {
+        "version": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "device": f"cpu, {platform.machine()}, {platform.system()} {platform.release()}, {platform.node()}",
+    }
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise InvalidValueError(f"{what} must be text of at most {LONGEST_TEXT} characters, got {value!r:.200}.")
+    return value

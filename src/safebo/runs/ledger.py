@@ -1,0 +1,371 @@
+"""What a run's events add up to.
+
+`Ledger` is the frozen sum of all events so far, `Ledger.after(event)` the next one. An event that the record does not allow (a
+trial told twice, an experiment started without its approval) raises `ConflictError`: the same rules hold for every process that
+writes, since nobody appends what `after` refuses.
+
+    created     settings, configuration, where it was made
+    asked       a trial and its certificate
+    approved    by an operator
+    rejected    by an operator; an `aborted` follows in the same step
+    started     the trial goes to the plant, after this is stored
+    retried     the trial may be started once more: a person says so
+    told        one measurement
+    aborted     an experiment without a measurement; nothing follows in its neighbourhood
+    exhausted   nothing is left to ask for
+    paused, resumed, stopped
+    configured  changes of the configuration
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+from safebo.domain import Cube
+from safebo.exceptions import ConflictError, InvalidValueError, PendingTrialError, StopReason, StorageError
+from safebo.intervals import Refutation
+from safebo.norms.base import count
+from safebo.optimizer import Trial
+from safebo.outputs import Output
+from safebo.runs.storage import Event
+from safebo.state import FORMAT, State
+
+ON_VIOLATION = ("stop", "continue")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What is settled around the optimizer. All of it may be changed during a run; every change is an event."""
+
+    title: str = ""
+    units: dict[str, str] = field(default_factory=dict)
+    """Of parameters and outputs, for display."""
+    experiments: int | None = None
+    """How many experiments the runner makes in all; None: until nothing is left."""
+    confirm: bool = False
+    """Every trial needs an operator's approval before it goes to the plant."""
+    on_violation: str = "stop"
+    """What a measurement outside a limit does to the run, besides being recorded: "stop" or "continue"."""
+    plant: dict[str, Any] = field(default_factory=dict)
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("title", "notes"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidValueError(f"{name} must be text, got {getattr(self, name)!r}.")
+        if not isinstance(self.units, Mapping) or not all(isinstance(v, str) for pair in self.units.items() for v in pair):
+            raise InvalidValueError(f"units map names to text, got {self.units!r}.")
+        if self.experiments is not None:
+            object.__setattr__(self, "experiments", count(self.experiments, "experiments", 0))
+        if not isinstance(self.confirm, bool):
+            raise InvalidValueError(f"confirm must be True or False, got {self.confirm!r}.")
+        if self.on_violation not in ON_VIOLATION:
+            raise InvalidValueError(f"on_violation must be one of {list(ON_VIOLATION)}, got {self.on_violation!r}.")
+        if not isinstance(self.plant, Mapping):
+            raise InvalidValueError(f"plant must be a table of settings, got {self.plant!r}.")
+        try:
+            object.__setattr__(self, "plant", json.loads(json.dumps(dict(self.plant), allow_nan=False)))
+        except (TypeError, ValueError) as error:
+            raise InvalidValueError(f"plant holds plain values only, got {self.plant!r}: {error}.") from None
+        object.__setattr__(self, "units", dict(self.units))
+
+    def entry(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    def changed(self, changes: Mapping[str, Any]) -> RunConfig:
+        """With other values for some of the fields."""
+        known = [f.name for f in fields(self)]
+        unknown = [name for name in changes if name not in known]
+        if unknown:
+            raise InvalidValueError(f"Unknown setting {unknown[0]!r} of a run: one of {', '.join(known)}.")
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A trial that was asked for and has neither been told nor aborted."""
+
+    trial: Trial
+    asked_at: str
+    asked_by: str
+    approved: tuple[str, str] | None = None  # who, when
+    starts: int = 0  # how often it was handed to the plant
+    retries: int = 0
+    started_at: str = ""
+
+    @property
+    def out(self) -> bool:
+        """Whether it was handed to the plant: only a person or the plant knows what became of it."""
+        return self.starts > self.retries
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A run, after its events so far."""
+
+    name: str
+    seq: int
+    digest: str
+    created: Event
+    config: RunConfig
+    samples: tuple[Any, ...] = ()  # lines of the JSON state
+    records: tuple[Any, ...] = ()
+    aborts: tuple[Any, ...] = ()
+    pending: Pending | None = None
+    halt: StopReason | None = None  # PAUSED, STOPPED, VIOLATION, or why nothing is left to ask for
+    reason: str = ""  # of the halt, in words
+    violations: tuple[int, ...] = ()  # measurements outside a limit, counted from 1
+    closed: frozenset[str] = frozenset()  # trials that were told or aborted
+    approvals: int = 0
+    experiments: int = 0  # measured trials, without measurements that nobody asked for
+
+    @classmethod
+    def of(cls, name: str, events: list[Event]) -> Ledger:
+        """The sum of all events of a run."""
+        if not events or events[0].kind != "created":
+            raise StorageError(f"The record of run {name!r} does not begin with its creation.")
+        first, body = events[0], events[0].body
+        ledger = cls(name, first.seq, first.digest, first, RunConfig().changed(body["config"]))
+        samples, records, aborts = (tuple(body[part]) for part in ("samples", "records", "aborts"))
+        ledger = replace(ledger, samples=samples, records=records, aborts=aborts)
+        trials = {s[3] for s in ledger.samples} | {a[4] for a in ledger.aborts}
+        outside = [i for i, s in enumerate(ledger.samples, 1) if violations_of(ledger.state.outputs, s[2])]
+        ledger = replace(ledger, closed=frozenset(t for t in trials if t is not None), violations=tuple(outside))
+        for event in events[1:]:
+            ledger = ledger.after(event)
+        return ledger
+
+    @property
+    def status(self) -> str:
+        """In one word: running, paused, stopped or finished."""
+        if self.halt is None:
+            return "running"
+        return {"paused": "paused", "stopped": "stopped", "violation": "stopped"}.get(self.halt.value, "finished")
+
+    @property
+    def halted(self) -> StopReason | None:
+        """Why nothing may be asked for or started: a person or a violation says so."""
+        return self.halt if self.status in ("paused", "stopped") else None
+
+    @property
+    def trial(self) -> Trial | None:
+        """The pending trial."""
+        return None if self.pending is None else self.pending.trial
+
+    @property
+    def source(self) -> str:
+        """The configuration file that the run was made from, as it was."""
+        return str(self.created.body.get("source", ""))
+
+    @cached_property
+    def state(self) -> State:
+        """The optimizer's state, bit by bit."""
+        content = {
+            "safebo": FORMAT,
+            "settings": self.created.body["settings"],
+            "samples": self.samples,
+            "records": self.records,
+            "aborts": self.aborts,
+        }
+        return State.from_json(json.dumps(content))
+
+    def after(self, event: Event) -> Ledger:
+        """With one more event; `ConflictError` if the record does not allow it."""
+        step = _STEPS.get(event.kind)
+        if step is None:
+            raise StorageError(f"Run {self.name!r} has an event {event.kind!r}, which this safebo does not know: update it.")
+        if event.seq and event.seq != self.seq + 1:
+            raise StorageError(f"Run {self.name!r}: event {event.seq} does not follow event {self.seq}.")
+        return replace(step(self, event), seq=self.seq + 1, digest=event.digest)
+
+    def require(self, identity: object) -> Pending:
+        """The pending trial, which must be this one."""
+        if self.pending is not None and self.pending.trial.id == identity:
+            return self.pending
+        if identity in self.closed:
+            raise ConflictError(f"Trial {identity} of run {self.name!r} has been told or aborted already.")
+        what = "none is" if self.pending is None else f"{self.pending.trial.id} is"
+        raise ConflictError(f"Trial {identity!r:.100} of run {self.name!r} is not pending; {what}.")
+
+    def require_running(self) -> None:
+        """Nothing is asked or started while a run is paused or stopped."""
+        if self.halted is not None:
+            raise ConflictError(
+                f"Run {self.name!r} is {self.status}{f' ({self.reason})' if self.reason else ''}: resume it first."
+            )
+
+
+def _asked(ledger: Ledger, event: Event) -> Ledger:
+    ledger.require_running()
+    if ledger.pending is not None:
+        raise pending_error(ledger)
+    trial = trial_of(event.body["trial"])
+    if trial.id in ledger.closed:
+        raise ConflictError(f"Trial {trial.id} of run {ledger.name!r} has been told or aborted already.")
+    return replace(ledger, pending=Pending(trial, event.at, event.who), halt=None, reason="")
+
+
+def _approved(ledger: Ledger, event: Event) -> Ledger:
+    pending = ledger.require(event.body["trial"])
+    if pending.approved is not None:
+        raise ConflictError(f"Trial {pending.trial.id} was approved by {pending.approved[0] or 'somebody'} already.")
+    return replace(ledger, pending=replace(pending, approved=(event.who, event.at)), approvals=ledger.approvals + 1)
+
+
+def _rejected(ledger: Ledger, event: Event) -> Ledger:
+    pending = ledger.require(event.body["trial"])
+    if pending.out:
+        raise ConflictError(f"Trial {pending.trial.id} was handed to the plant already: tell it or abort it.")
+    return ledger
+
+
+def _started(ledger: Ledger, event: Event) -> Ledger:
+    ledger.require_running()
+    pending = ledger.require(event.body["trial"])
+    if pending.out:
+        raise pending_error(ledger)
+    if ledger.config.confirm and pending.approved is None:
+        raise ConflictError(f"Trial {pending.trial.id} of run {ledger.name!r} was not approved: an operator has to confirm it.")
+    return replace(ledger, pending=replace(pending, starts=pending.starts + 1, started_at=event.at))
+
+
+def _retried(ledger: Ledger, event: Event) -> Ledger:
+    pending = ledger.require(event.body["trial"])
+    if not pending.out:
+        raise ConflictError(f"Trial {pending.trial.id} was not handed to the plant yet: there is nothing to repeat.")
+    return replace(ledger, pending=replace(pending, retries=pending.retries + 1, approved=None))
+
+
+def _told(ledger: Ledger, event: Event) -> Ledger:
+    body = event.body
+    trial = body["sample"][3]
+    ledger = _resolved(ledger, trial)
+    samples = (*ledger.samples, body["sample"])
+    records = ledger.records if body["record"] is None else (*ledger.records, body["record"])
+    violations = (*ledger.violations, len(samples)) if body["violated"] else ledger.violations
+    finished = ledger.status == "finished"  # more data: there may be something to ask for again
+    return replace(
+        ledger,
+        samples=samples,
+        records=records,
+        violations=violations,
+        experiments=ledger.experiments + (trial is not None),
+        halt=None if finished else ledger.halt,
+        reason="" if finished else ledger.reason,
+    )
+
+
+def _aborted(ledger: Ledger, event: Event) -> Ledger:
+    ledger = _resolved(ledger, event.body["abort"][4])
+    return replace(ledger, aborts=(*ledger.aborts, event.body["abort"]))
+
+
+def _resolved(ledger: Ledger, trial: object) -> Ledger:
+    if trial is None:
+        return ledger
+    ledger.require(trial)
+    return replace(ledger, pending=None, closed=ledger.closed | {str(trial)})
+
+
+def _exhausted(ledger: Ledger, event: Event) -> Ledger:
+    if ledger.halt is not None:
+        raise ConflictError(f"Run {ledger.name!r} is {ledger.status} already.")
+    return replace(ledger, halt=StopReason(event.body["reason"]), reason=StopReason(event.body["reason"]).advice)
+
+
+def _paused(ledger: Ledger, event: Event) -> Ledger:
+    if ledger.halted is not None:
+        raise ConflictError(f"Run {ledger.name!r} is {ledger.status} already.")
+    return replace(ledger, halt=StopReason.PAUSED, reason=event.body.get("reason", ""))
+
+
+def _stopped(ledger: Ledger, event: Event) -> Ledger:
+    cause = StopReason(event.body["cause"])
+    if ledger.status == "stopped" and cause is not StopReason.VIOLATION:
+        raise ConflictError(f"Run {ledger.name!r} is stopped already.")
+    return replace(ledger, halt=cause, reason=event.body.get("reason", ""))
+
+
+def _resumed(ledger: Ledger, event: Event) -> Ledger:
+    if ledger.halted is None:
+        raise ConflictError(f"Run {ledger.name!r} is {ledger.status}: there is nothing to resume.")
+    return replace(ledger, halt=None, reason="")
+
+
+def _configured(ledger: Ledger, event: Event) -> Ledger:
+    return replace(ledger, config=ledger.config.changed(event.body["changes"]))
+
+
+_STEPS = {
+    "asked": _asked,
+    "approved": _approved,
+    "rejected": _rejected,
+    "started": _started,
+    "retried": _retried,
+    "told": _told,
+    "aborted": _aborted,
+    "exhausted": _exhausted,
+    "paused": _paused,
+    "resumed": _resumed,
+    "stopped": _stopped,
+    "configured": _configured,
+}
+
+
+def violations_of(outputs: Sequence[Output], values: Sequence[float]) -> dict[str, float]:
+    """The outputs outside their limits, with their values."""
+    return {o.name: v for o, v in zip(outputs, values, strict=True) if not o.satisfied(v)}
+
+
+def pending_error(ledger: Ledger) -> PendingTrialError:
+    """Names the pending trial and what can be done about it."""
+    pending = ledger.pending
+    assert pending is not None
+    when = f"handed out {pending.started_at} UTC" if pending.out else f"asked for {pending.asked_at} UTC"
+    return PendingTrialError(
+        f"Trial {pending.trial.id} of run {ledger.name!r} is pending ({pending.trial.params}, {when}). Was it executed? "
+        "Then tell its measurement. If it failed or nobody knows, abort it: experiments keep away from it. If it certainly was "
+        "not executed, retry it."
+    )
+
+
+def trial_entry(trial: Trial) -> dict[str, Any]:
+    """A trial and its certificate as plain values."""
+    return {
+        "id": trial.id,
+        "params": trial.params,
+        "x": list(trial.x),
+        "lower": trial.lower,
+        "upper": trial.upper,
+        "norm": trial.norm,
+        "cube": [list(trial.cube.lower), list(trial.cube.upper)],
+        "confidence": trial.confidence,
+        "bounds": {name: list(pair) for name, pair in trial.bounds.items()},
+        "norms": trial.norms,
+        "refutations": [
+            {**asdict(r), "cube": [list(r.cube.lower), list(r.cube.upper)]} for r in trial.refutations
+        ],
+    }  # fmt: skip
+
+
+def trial_of(entry: Mapping[str, Any]) -> Trial:
+    """The inverse of `trial_entry`."""
+    content = dict(entry)
+    return Trial(
+        **{
+            **content,
+            "x": tuple(content["x"]),
+            "cube": _cube(content["cube"]),
+            "bounds": {name: (pair[0], pair[1]) for name, pair in content["bounds"].items()},
+            "refutations": tuple(Refutation(**{**r, "cube": _cube(r["cube"])}) for r in content["refutations"]),
+        }
+    )
+
+
+def _cube(pair: Any) -> Cube:
+    return Cube(tuple(pair[0]), tuple(pair[1]))

@@ -1,0 +1,343 @@
+"""Runs in a database: SQLite in a file, or any PostgreSQL server.
+
+A run is a list of events, numbered from 1 without gaps, that are only ever appended. All events of one step are one transaction,
+synced to disk before `append` returns. Who appends says which event he saw last; if another process was quicker, nothing is
+written (`ConflictError`). Each event carries a digest of itself and of its predecessor: a record that was edited, or that lost
+events in the middle, is recognised when it is read. Readers never wait for a writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event as listening
+from sqlalchemy import exc
+
+from safebo.exceptions import ConflictError, InvalidValueError, MissingExtraError, StorageError, UnknownRunError
+
+SCHEMA = 2
+"""Version of the tables that this program reads and writes."""
+
+WAIT = 30.0
+"""Seconds to wait for another process that writes."""
+
+LONGEST_NAME = 200
+
+_MIGRATION_LOCK = 0x5AFEB0
+
+_tables = sa.MetaData()
+_meta = sa.Table("safebo_meta", _tables, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text, nullable=False))
+_runs = sa.Table(
+    "safebo_runs",
+    _tables,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("name", sa.String(LONGEST_NAME), nullable=False, unique=True),
+)
+_events = sa.Table(
+    "safebo_events",
+    _tables,
+    sa.Column("run", sa.Integer, sa.ForeignKey("safebo_runs.id"), primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(40), nullable=False),
+    sa.Column("at", sa.String(40), nullable=False),
+    sa.Column("who", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+)
+_requests = sa.Table(  # since version 2
+    "safebo_requests",
+    _tables,
+    sa.Column("run", sa.Integer, sa.ForeignKey("safebo_runs.id"), primary_key=True, autoincrement=False),
+    sa.Column("key", sa.String(200), primary_key=True),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+)
+
+
+def _first(connection: sa.Connection) -> None:
+    _tables.create_all(connection, tables=[_meta, _runs, _events])
+
+
+def _second(connection: sa.Connection) -> None:
+    """Keys of requests, so that one which is sent twice counts once."""
+    _tables.create_all(connection, tables=[_requests])
+
+
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _second)
+"""From version i to i + 1; an empty database has version 0."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One entry of a run's record."""
+
+    kind: str
+    body: dict[str, Any] = field(default_factory=dict)
+    who: str = ""
+    at: str = ""  # UTC
+    seq: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that has been served: what it asked for, and the last event it led to."""
+
+    key: str
+    fingerprint: str
+    seq: int = 0
+
+
+def now() -> str:
+    """The time in UTC, to the microsecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+class Store:
+    """A database of runs."""
+
+    def __init__(self, engine: sa.Engine, where: str) -> None:
+        self._engine, self.where = engine, where
+
+    @classmethod
+    def open(cls, url: str | Path, *, create: bool = True) -> Store:
+        """Open a file such as "safebo.db" or a database's URL; brings its tables up to date.
+
+        create: make the file or the tables if there are none.
+        """
+        text = str(url)
+        if not text.strip():
+            raise InvalidValueError('A database is a file such as "safebo.db" or a URL such as postgresql://user@host/name.')
+        if "://" not in text:
+            return cls._sqlite(Path(text), create)
+        try:
+            parsed = sa.make_url(text)
+        except exc.ArgumentError:
+            raise InvalidValueError(f"{text!r} is not a database URL: sqlite:///FILE or postgresql://USER@HOST/NAME.") from None
+        backend = parsed.get_backend_name()
+        if backend == "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise InvalidValueError(f"{text!r} names no file: a durable run needs one, such as sqlite:///safebo.db.")
+            return cls._sqlite(Path(parsed.database), create)
+        if backend == "postgresql":
+            return cls._postgresql(parsed, create)
+        raise InvalidValueError(f"{backend!r} databases are not supported: use SQLite (a file) or PostgreSQL.")
+
+    @classmethod
+    def _sqlite(cls, path: Path, create: bool) -> Store:
+        if not create and not path.exists():
+            raise StorageError(f"There is no database {str(path)!r}. Start a run first, or name another file.")
+        if not path.parent.is_dir():
+            raise StorageError(f"The folder of the database {str(path)!r} does not exist.")
+        uri = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+
+        def connect() -> sqlite3.Connection:
+            connection = sqlite3.connect(uri, uri=True, timeout=WAIT, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")  # every commit is synced: nothing told is lost in a power cut
+            connection.execute("PRAGMA foreign_keys=ON")
+            return connection
+
+        engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool, pool_size=5, max_overflow=60)
+        listening.listen(engine, "begin", _begin)
+        return cls._ready(engine, str(path), create)
+
+    @classmethod
+    def _postgresql(cls, url: sa.URL, create: bool) -> Store:
+        if url.drivername == "postgresql":
+            url = url.set(drivername="postgresql+psycopg")
+        options = {"options": "-c synchronous_commit=on", "connect_timeout": 10}
+        try:
+            engine = sa.create_engine(url, connect_args=options, pool_pre_ping=True, max_overflow=60)
+        except ImportError as error:
+            raise MissingExtraError(f"PostgreSQL needs a driver: pip install 'safebo[postgres]' ({error}).") from None
+        return cls._ready(engine, url.render_as_string(hide_password=True), create)
+
+    @classmethod
+    def _ready(cls, engine: sa.Engine, where: str, create: bool) -> Store:
+        store = cls(engine, where)
+        try:
+            store._migrate(create)
+        except BaseException:
+            engine.dispose()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- schema ---------------------------------------------------------------------------------------------------------
+
+    def version(self) -> int:
+        """Version of the tables; 0 if there are none."""
+        with self._reading() as connection:
+            return _version(connection)
+
+    def _migrate(self, create: bool) -> None:
+        found = self.version()
+        if found == 0 and not create:
+            raise StorageError(f"There are no runs in {self.where}.")
+        if found > SCHEMA:
+            raise StorageError(
+                f"{self.where} was written by a newer safebo (tables of version {found}, this one knows {SCHEMA}): update safebo."
+            )
+        if found == SCHEMA:
+            return
+        with self._writing() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+            found = _version(connection)  # another process may have done it meanwhile
+            for migration in MIGRATIONS[found:]:
+                migration(connection)
+            connection.execute(sa.delete(_meta).where(_meta.c.key == "schema"))
+            connection.execute(sa.insert(_meta).values(key="schema", value=str(max(found, SCHEMA))))
+
+    # -- runs -----------------------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """The runs, in the order in which they were created."""
+        with self._reading() as connection:
+            return list(connection.scalars(sa.select(_runs.c.name).order_by(_runs.c.id)))
+
+    def create(self, name: str, events: Sequence[Event]) -> list[Event]:
+        """A new run with its first events."""
+        if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+            raise InvalidValueError(f"A run's name is one line of at most {LONGEST_NAME} characters, got {name!r:.220}.")
+        with self._writing() as connection:
+            if connection.scalar(sa.select(_runs.c.id).where(_runs.c.name == name)) is not None:
+                raise ConflictError(f"There is a run {name!r} in {self.where} already: resume it, or choose another name.")
+            try:
+                run = connection.execute(sa.insert(_runs).values(name=name)).inserted_primary_key[0]  # type: ignore[index]
+            except exc.IntegrityError:
+                raise ConflictError(f"A run {name!r} was created at this moment: resume it, or choose another name.") from None
+            return self._insert(connection, run, "", 0, events)
+
+    def append(self, name: str, after: int, events: Sequence[Event], request: Request | None = None) -> list[Event]:
+        """Events after number `after`, which must be the last one; returns them as stored."""
+        with self._writing() as connection:
+            run = self._run(connection, name)
+            if connection.dialect.name == "postgresql":  # who appends to the same run waits
+                connection.execute(sa.select(_runs.c.id).where(_runs.c.id == run).with_for_update())
+            last = connection.execute(
+                sa.select(_events.c.seq, _events.c.digest).where(_events.c.run == run).order_by(_events.c.seq.desc()).limit(1)
+            ).one()
+            if last.seq != after:
+                raise ConflictError(
+                    f"Run {name!r} was changed by another process (event {last.seq}, expected {after}). Nothing was stored: "
+                    "read it again."
+                )
+            stored = self._insert(connection, run, last.digest, after, events)
+            if request is not None:
+                values = {"run": run, "key": request.key, "fingerprint": request.fingerprint, "seq": stored[-1].seq}
+                connection.execute(sa.insert(_requests).values(**values))
+            return stored
+
+    def _insert(self, connection: sa.Connection, run: int, digest: str, last: int, events: Sequence[Event]) -> list[Event]:
+        stored, at = [], now()
+        for seq, event in enumerate(events, last + 1):
+            body = json.dumps(event.body, allow_nan=False)
+            digest = _digest(digest, seq, event.kind, event.at or at, event.who, body)
+            stored.append(Event(event.kind, json.loads(body), event.who, event.at or at, seq, digest))
+            row = {"run": run, "seq": seq, "kind": event.kind, "at": event.at or at, "who": event.who, "body": body}
+            connection.execute(sa.insert(_events).values(**row, digest=digest))
+        return stored
+
+    def events(self, name: str, after: int = 0, digest: str = "") -> list[Event]:
+        """The events of a run after number `after`, whose digest is `digest`; checks that nothing is missing or changed."""
+        columns = (_events.c.seq, _events.c.kind, _events.c.at, _events.c.who, _events.c.body, _events.c.digest)
+        with self._reading() as connection:
+            run = self._run(connection, name)
+            where = sa.and_(_events.c.run == run, _events.c.seq > after)
+            rows = connection.execute(sa.select(*columns).where(where).order_by(_events.c.seq)).all()
+            if after and not digest:
+                digest = str(connection.scalar(sa.select(_events.c.digest).where(_events.c.run == run, _events.c.seq == after)))
+        result = []
+        for seq, row in enumerate(rows, after + 1):
+            digest = _digest(digest, row.seq, row.kind, row.at, row.who, row.body)
+            if row.seq != seq or row.digest != digest:
+                raise StorageError(f"The record of run {name!r} in {self.where} is damaged at event {seq}: restore a backup.")
+            result.append(Event(row.kind, json.loads(row.body), row.who, row.at, row.seq, row.digest))
+        return result
+
+    def request(self, name: str, key: str) -> Request | None:
+        """The request of this key, if it has been served."""
+        with self._reading() as connection:
+            where = sa.and_(_requests.c.run == self._run(connection, name), _requests.c.key == key)
+            row = connection.execute(sa.select(_requests.c.fingerprint, _requests.c.seq).where(where)).one_or_none()
+        return None if row is None else Request(key, row.fingerprint, row.seq)
+
+    def last(self, name: str) -> int:
+        """Number of the last event."""
+        with self._reading() as connection:
+            run = self._run(connection, name)
+            return int(connection.scalar(sa.select(sa.func.max(_events.c.seq)).where(_events.c.run == run)) or 0)
+
+    def _run(self, connection: sa.Connection, name: str) -> int:
+        found = connection.scalar(sa.select(_runs.c.id).where(_runs.c.name == name))
+        if found is None:
+            names = ", ".join(repr(n) for n in connection.scalars(sa.select(_runs.c.name).order_by(_runs.c.id.desc()).limit(5)))
+            raise UnknownRunError(
+                f"There is no run {name!r:.220} in {self.where}. " + (f"The latest are {names}." if names else "")
+            )
+        return int(found)
+
+    # -- transactions ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._named(), self._engine.connect() as connection:
+            connection = connection.execution_options(safebo_writes=True)
+            with connection.begin():
+                yield connection
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with self._named(), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """The database's errors as ours: in one line, and saying that nothing was stored."""
+        try:
+            yield
+        except exc.IntegrityError as error:
+            raise ConflictError(
+                f"Another process wrote the same step to {self.where} at this moment. Nothing was stored."
+            ) from error
+        except exc.TimeoutError as error:
+            raise StorageError(f"All connections to {self.where} are busy: {error}. Nothing was stored.") from error
+        except (exc.DBAPIError, sqlite3.Error) as error:
+            cause = error.orig if isinstance(error, exc.DBAPIError) else error
+            line = " ".join(str(cause).split())
+            raise StorageError(f"The database {self.where} cannot be used: {line}. Nothing was stored.") from error
+
+
+def _begin(connection: sa.Connection) -> None:
+    writes = connection.get_execution_options().get("safebo_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _version(connection: sa.Connection) -> int:
+    if not sa.inspect(connection).has_table(_meta.name):
+        return 0
+    return int(connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema")) or 0)
+
+
+def _digest(before: str, seq: int, kind: str, at: str, who: str, body: str) -> str:
+    return hashlib.sha256(json.dumps([before, seq, kind, at, who, body]).encode()).hexdigest()
