@@ -55,7 +55,7 @@ def promise(settings: Settings) -> list[str]:
 def assumptions(settings: Settings) -> list[str]:
     """What the promise rests on."""
     limited = [o for o in settings.outputs if o.is_limit]
-    kernels = {o.name: _kernel(o, settings.domain.names) for o in limited}
+    kernels = {o.name: kernel_text(o, settings.domain.names) for o in limited}
     noises = {o.name: f"{o.noise:g}" for o in limited}
     found = [
         f"the function fits the kernel: {_each(kernels)}; a lengthscale that is too long is unsafe",
@@ -75,7 +75,8 @@ def _each(texts: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {text}" for name, text in texts.items())
 
 
-def _kernel(output: Output, names: Iterable[str]) -> str:
+def kernel_text(output: Output, names: Iterable[str]) -> str:
+    """A kernel in words."""
     kernel = output.kernel
     family = {"matern12": "Matern 1/2", "matern32": "Matern 3/2", "matern52": "Matern 5/2", "rbf": "RBF"}[kernel.family]
     scale = kernel.lengthscale

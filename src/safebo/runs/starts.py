@@ -53,7 +53,9 @@ def send_start(campaign: Campaign, who: str = "") -> dict[str, float]:
     start = _required(campaign)
     campaign.ledger.require_running()
     if start.out:
-        raise ConflictError(f"The start {start.params} of run {campaign.name!r} was handed to the plant already: was it executed?")
+        raise ConflictError(
+            f"The start {start.params} of run {campaign.name!r} was handed to the plant already: was it executed?"
+        )
     if campaign.ledger.config.confirm and start.approved is None:
         raise ConflictError(f"The start {start.params} of run {campaign.name!r} was not approved: an operator has to confirm it.")
     _note(campaign, who, sent=_signed(start, who))
