@@ -48,11 +48,21 @@ MEANING = {
     Code.INTERRUPTED: "interrupted (Ctrl-C or a request to terminate); the plant was stopped",
 }
 
-EPILOG = "Exit codes: " + "; ".join(f"{code.value} {text}" for code, text in MEANING.items()) + "."
+EPILOG = "\n\n".join(["Exit codes", *(f"{code.value:>3}  {text}" for code, text in MEANING.items())])
+
+ORDER = (
+    *("init", "check", "import", "run", "resume", "tell", "approve", "reject", "pause", "stop", "serve"),
+    *("status", "list", "best", "plot", "report", "export"),
+)
+"""Commands as `safebo --help` lists them; what is not named comes last."""
 
 
 class Commands(TyperGroup):
     """Ends with one line and an exit code, not with a traceback, where something is wrong with what was asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all commands, in the order of the work."""
+        return sorted(super().list_commands(ctx), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""

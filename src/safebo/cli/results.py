@@ -200,7 +200,7 @@ def plot(
     db: Database = None,
     force: Force = False,
 ) -> None:
-    """Draw a run; needs matplotlib, pip install 'safebo[plot]'."""
+    """Draw a run; needs the extra `plot`."""
     from safebo.exceptions import InvalidValueError
     from safebo.report import plot_norms, plot_progress, plot_slice
     from safebo.runs.transfer import experiments

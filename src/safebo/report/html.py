@@ -153,8 +153,9 @@ class _Page:
         found = []
         try:
             on_step("progress")
-            found.append(picture(plot_progress(self.optimizer), "Measured values with their limits, experiment by experiment."))
             trials = [e.trial for e in self.made if e.trial is not None]
+            progress = plot_progress(self.optimizer, trials={trial.id: trial for trial in trials})
+            found.append(picture(progress, "Measured values with their limits, and the interval that each was certified with."))
             if trials:
                 on_step("norm bounds")
                 caption = "Norm bounds that the trials were certified with; where the data refuted one, it was raised."
@@ -164,7 +165,7 @@ class _Page:
                 found += [picture(figure, caption) for figure, caption in self.slices(output.name)]
         except MissingExtraError as error:
             return f'<section><h2>Figures</h2><p class="note">{escape(str(error))}</p></section>'
-        return "<section><h2>Figures</h2>" + "".join(found) + "</section>"
+        return '<section><h2>Figures</h2><div class="figures">' + "".join(found) + "</div></section>"
 
     def slices(self, output: str) -> list[tuple[Figure, str]]:
         """The state over one or two parameters; of more, slices through the best parameters."""
@@ -184,18 +185,14 @@ class _Page:
 
     def safety(self) -> str:
         names = list(self.optimizer.domain.names)
-        header = ["#", "time (UTC)", *map(self.named, names)]
-        for output in self.outputs:
-            header += [self.named(output.name), "certified"]
-        header += ["inside every limit", "by", "approved"]
+        outputs = [self.named(o.name) for o in self.outputs]
+        header = ["#", "time (UTC)", *map(self.named, names), *outputs, "inside every limit", "by", "approved"]
         rows, classes = [], []
         number = 0
         for e in self.made:
             number += e.kind == "measured" and e.trial is not None
             label = str(number) if e.kind == "measured" and e.trial is not None else "start" if e.kind == "measured" else "-"
-            row = [label, moment(e.time), *(f"{e.params[n]:.5g}" for n in names)]
-            for output in self.outputs:
-                row += [self.value(e, output), "" if e.trial is None else "{:.4g} to {:.4g}".format(*e.trial.bounds[output.name])]
+            row = [label, moment(e.time), *(f"{e.params[n]:.5g}" for n in names), *(self.value(e, o) for o in self.outputs)]
             verdict = {True: "yes", False: "<b>NO</b>", None: f"{escape(e.kind)}: {escape(e.reason)}"}[e.inside]
             approved = "" if e.approved is None else f"{escape(e.approved[0])}, {moment(e.approved[1])}"
             rows.append([*row, verdict, escape(e.who), approved])
@@ -204,17 +201,21 @@ class _Page:
             "<section><h2>Safety record</h2>"
             + self.verdict()
             + table(header, rows, classes)
-            + '<p class="quiet">Certified: the interval that the experiment was certified with before it ran. "start" marks '
+            + '<p class="quiet">Below each measurement is the interval that it was certified with before it ran. "start" marks '
             "measurements that nobody asked for: the start, and those from earlier.</p></section>"
         )
 
     def value(self, e: Experiment, output: Output) -> str:
-        """A measured value; bold where it breaks a limit, marked where it is far outside what was certified."""
+        """A measured value and its certificate; bold where it breaks a limit, marked where it is far outside the interval."""
+        certified = ""
+        if e.trial is not None:
+            low, high = e.trial.bounds[output.name]
+            certified = f'<br><span class="quiet">{low:.3g} to {high:.3g}</span>'
         if output.name not in e.values:
-            return ""
+            return f"-{certified}"
         value = e.values[output.name]
         text = f"{value:.4g}" + (" *" if self.surprising(e, output) else "")
-        return text if output.satisfied(value) else f"<b>{text}</b>"
+        return (text if output.satisfied(value) else f"<b>{text}</b>") + certified
 
     def surprising(self, e: Experiment, output: Output) -> bool:
         """Whether a measurement is further outside its certified interval than noise explains."""

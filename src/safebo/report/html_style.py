@@ -36,8 +36,10 @@ th { font-weight: 600; border-bottom: 2px solid var(--line); }
 .numbers th { white-space: nowrap; }
 tr.violation td { background: var(--badback); color: var(--bad); }
 tr.aborted td { background: var(--warnback); white-space: normal; }
-figure { margin: 14px 0; }
-figure img { max-width: 100%; height: auto; background: #ffffff; border-radius: 8px; border: 1px solid var(--line);
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; align-items: start; }
+figure { margin: 0; }
+.figures figure:first-child { grid-column: 1 / -1; }
+figure img { width: 100%; max-width: 760px; height: auto; background: #ffffff; border-radius: 8px; border: 1px solid var(--line);
   padding: 6px; }
 pre { background: var(--card); padding: 10px 12px; border-radius: 6px; overflow-x: auto; font-size: 12.5px; line-height:
   1.45; }

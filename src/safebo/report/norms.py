@@ -16,7 +16,7 @@ _LOOKS = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREEN, "^", "-."), (PURPLE, "D
 
 def plot_norms(trials: Sequence[Trial], *, title: str | None = None) -> Figure:
     """The bound of every output in the sub-domain of each trial, and the bounds that the data refuted and raised."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogFormatter, MaxNLocator, StrMethodFormatter
 
     figure = new_figure(7.2, 3.2)
     with look():
@@ -33,6 +33,8 @@ def plot_norms(trials: Sequence[Trial], *, title: str | None = None) -> Figure:
                 axes.plot([number, number], [refutation.norm, refutation.raised_to], **look_of)
                 label = "_"
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2.0, 0.5)))
         axes.set_xlabel("experiment")
         axes.set_ylabel("norm bound")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -33,7 +33,7 @@ from safebo.runs.campaign import Campaign
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.measurement import Measurement, measurement
 from safebo.runs.plants import Plant
-from safebo.runs.starts import Start, approve_start, next_start, send_start
+from safebo.runs.starts import approve_start, next_start, retry_start, send_start
 
 POLL = 0.5
 """Seconds between two looks at what other processes have written."""
@@ -213,6 +213,12 @@ class _Runner:
                 if isinstance(error.__cause__, NeverConnectedError):
                     return self.not_sent(step, error)
                 return self.aborted(step, f"stopped by {stopped[0]}. {error.reason}" if stopped else error.reason)
+            except Exception as error:  # of a plant without a watchdog
+                self.plant.emergency_stop()
+                return self.aborted(step, f"{type(error).__name__}: {error}")
+            except BaseException:  # an interrupt: what became of the experiment is for a person to say
+                self.plant.emergency_stop()
+                raise
         if stopped:  # it may have been cut short: its measurement says nothing
             return self.aborted(step, f"stopped by {stopped[0]} during the experiment")
         return self.store(step, result)
@@ -234,8 +240,6 @@ class _Runner:
     def not_sent(self, step: Step, error: ExperimentAborted) -> Result:
         """Nothing reached the plant: the same experiment may follow later."""
         if step.pending is None:
-            from safebo.runs.starts import retry_start
-
             retry_start(self.campaign, self.who)
         else:
             self.campaign.retry(step.name, who=self.who)
@@ -252,11 +256,11 @@ class _Runner:
     def store(self, step: Step, result: Measurement) -> Result | None:
         """Write the measurement, more than once if the database does not take it; the key makes it count once."""
         what: Any = step.params if step.pending is None else step.name
+        key = f"runner {step.name} {self.token(step)}"
         for attempt in range(STORE_ATTEMPTS):
             try:
-                receipt = self.campaign.tell(
-                    what, result.objective, result.constraints, who=self.who, key=f"runner {step.name} {self.token(step)}"
-                )
+                with uninterrupted():
+                    receipt = self.campaign.tell(what, result.objective, result.constraints, who=self.who, key=key)
                 break
             except UnsafeInitialSampleError as error:
                 self.campaign.stop(f"{error}"[:1900], who=self.who)
@@ -281,7 +285,7 @@ class _Runner:
         """What tells two hand-outs of the same step apart."""
         ledger = self.campaign.ledger
         if step.pending is None:
-            start: Start | None = next_start(ledger)
+            start = next_start(ledger)
             return start.sent_at if start is not None else "told"
         return ledger.pending.started_at if ledger.pending is not None else "told"
 
@@ -325,14 +329,33 @@ def interruptible(say: Callable[[str], None]) -> Iterator[None]:
         return
     caught = []
 
-    def handler(number: int, frame: object) -> None:
+    def handler(number: int, frame: Any) -> None:
         caught.append(number)
         if len(caught) > 1:
             say("stopping already")
             return
         raise KeyboardInterrupt
 
-    before: Mapping[int, Any] = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    with _handling(handler):
+        yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """An interrupt waits until the body is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    with _handling(lambda number, frame: caught.append(number)):
+        yield
+    if caught:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handling(handler: Callable[[int, Any], Any]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
