@@ -95,7 +95,7 @@ def test_every_step_is_stored_before_it_happens(store):
     assert seen == ["configured", "started", "started", "started"]
     assert kinds(made) == ["created", "configured", "told"] + ["asked", "started", "told"] * 3
     assert rig.ran[0] == START
-    assert [name for name, _ in someone.results][0] == "start"
+    assert next(name for name, _ in someone.results) == "start"
     assert {e.who for e in made.events()[1:]} == {"anna"}
     assert operate(made, rig.plant(), someone).end is End.DONE
     made.configure(experiments=4)

@@ -121,7 +121,7 @@ def to_csv(ledger: Ledger, events: Iterable[Event]) -> str:
 
 def _harmless(value: Any) -> Any:
     """Text that a spreadsheet would take for a formula gets a quote in front."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t", "\r") else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def to_document(ledger: Ledger, events: Iterable[Event]) -> dict[str, Any]:
