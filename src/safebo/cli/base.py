@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -66,10 +67,13 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        from safebo.exceptions import ConflictError, PendingTrialError, PlantError, SafeboError, StorageError, UnknownRunError
+        from safebo.exceptions import PendingTrialError, PlantError, SafeboError, SafeboWarning, StorageError
 
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", SafeboWarning)
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             fail(ctx, "interrupted.", Code.INTERRUPTED)
         except PendingTrialError as error:
@@ -79,8 +83,15 @@ class Commands(TyperGroup):
             fail(ctx, error, code)
         except PlantError as error:
             fail(ctx, error, Code.INPUT if isinstance(error, ValueError) else Code.ABORTED)
-        except (ConflictError, UnknownRunError, SafeboError) as error:
+        except SafeboError as error:
             fail(ctx, error, Code.INPUT)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
+) -> None:
+    """One line; the place in our code means nothing to the reader."""
+    typer.echo(f"warning: {message}", err=True)
 
 
 def fail(ctx: Any, error: object, code: Code) -> NoReturn:

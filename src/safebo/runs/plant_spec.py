@@ -30,8 +30,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "manual": (),
 }
 
-RECORD = ("start", "sent")
-"""Keys of a run's record beside those: the parameters to start with, and how many of them were handed to the plant."""
+RECORD = ("start", "approved", "sent")
+"""Keys of a run's record beside those, see `starts`."""
 
 REQUIRED: dict[str, tuple[str, ...]] = {
     "python": ("callable", "timeout"),
