@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -127,12 +128,18 @@ def best(run: Run, db: Database = None, as_json: Json = False) -> None:
 
 def _look(run: str, db: str | None) -> tuple[SafeOptimizer, Ledger]:
     """The optimizer of a run, for looking."""
+    from safebo.exceptions import NormRefutedWarning
     from safebo.runs import Follower, Store
 
     where, name = locate(run, db)
     with Store.open(where, create=False) as store:
         follower = Follower(store, name)
-        return follower.optimizer(), follower.ledger
+        optimizer, ledger = follower.optimizer(), follower.ledger
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NormRefutedWarning)  # it was issued when it happened
+        if ledger.state.inside().any():
+            optimizer.stop_reason  # noqa: B018 - analyse the state here
+    return optimizer, ledger
 
 
 @app.command(rich_help_panel=LOOK)

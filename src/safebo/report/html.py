@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from safebo.exceptions import MissingExtraError, NoInitialSampleError
+from safebo.exceptions import MissingExtraError, NoInitialSampleError, NormRefutedWarning
 from safebo.optimizer import Best, SafeOptimizer
 from safebo.outputs import Output, guarantee
 from safebo.report.html_style import CSS
@@ -40,7 +42,9 @@ def html_report(
 ) -> str:
     """The report of a run as the text of an HTML file; `on_step` hears which part is being made."""
     try:
-        best = optimizer.best()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NormRefutedWarning)  # it was issued when it happened
+            best = optimizer.best()
     except NoInitialSampleError:
         best = None
     page = _Page(optimizer, ledger, events, experiments(ledger, events), best)
@@ -160,28 +164,27 @@ class _Page:
                 on_step("norm bounds")
                 caption = "Norm bounds that the trials were certified with; where the data refuted one, it was raised."
                 found.append(picture(plot_norms(trials), caption))
-            for output in self.outputs:
-                on_step(f"what is known about {output.name}")
-                found += [picture(figure, caption) for figure, caption in self.slices(output.name)]
+            with views_kept(self.optimizer):
+                for output in self.outputs:
+                    on_step(f"what is known about {output.name}")
+                    found += [picture(figure, caption) for figure, caption in self.slices(output.name)]
         except MissingExtraError as error:
             return f'<section><h2>Figures</h2><p class="note">{escape(str(error))}</p></section>'
         return '<section><h2>Figures</h2><div class="figures">' + "".join(found) + "</div></section>"
 
-    def slices(self, output: str) -> list[tuple[Figure, str]]:
+    def slices(self, output: str) -> Iterator[tuple[Figure, str]]:
         """The state over one or two parameters; of more, slices through the best parameters."""
         names = self.optimizer.domain.names
         if len(names) <= 2:
             what = f"What is known about {output} over the whole range: posterior mean, certified safe set, measurements."
-            return [(plot_slice(self.optimizer, names, output=output), what)]
-        found = [
-            (
-                plot_slice(self.optimizer, names[:2], output=output),
-                f"{output} over {names[0]} and {names[1]}, the others at the best.",
-            )
-        ]
+            yield plot_slice(self.optimizer, names, output=output), what
+            return
+        yield (
+            plot_slice(self.optimizer, names[:2], output=output),
+            f"{output} over {' and '.join(names[:2])}, the others at the best.",
+        )
         for name in names[:SLICES]:
-            found.append((plot_slice(self.optimizer, name, output=output), f"{output} along {name}, the others at the best."))
-        return found
+            yield plot_slice(self.optimizer, name, output=output), f"{output} along {name}, the others at the best."
 
     def safety(self) -> str:
         names = list(self.optimizer.domain.names)
@@ -339,6 +342,17 @@ def _change(key: str, value: Any) -> str:
         if value.get(step):
             return f"start {value[step]['params']} {word} by {value[step]['who']}, {value[step]['at'][:19]}"
     return f"plant = {describe.plant_text(value)}"
+
+
+@contextmanager
+def views_kept(optimizer: SafeOptimizer) -> Iterator[None]:
+    """Figures of the same state share the sub-domains, which take a while to rebuild."""
+    views = optimizer.subdomains()
+    optimizer.__dict__["subdomains"] = lambda: views
+    try:
+        yield
+    finally:
+        del optimizer.__dict__["subdomains"]
 
 
 def picture(figure: Figure, caption: str) -> str:
