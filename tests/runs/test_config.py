@@ -143,6 +143,8 @@ def test_several_starts_and_where_paths_begin(tmp_path):
     )
     (tmp_path / "file.toml").write_text(text)
     read = config.read(tmp_path / "file.toml")
+    repeated = config.parse(text.replace('"small"', '"small"\nstart_repeats = 3'))
+    assert (repeated.plant["repeats"], "repeats" in read.plant) == (3, False)
     assert read.starts == ({"a": 0.5}, {"a": 0.6})
     assert read.database == str(tmp_path / "safebo.db")
     assert read.plant["folder"] == str(tmp_path / "sub")

@@ -128,6 +128,23 @@ def test_a_start_that_was_measured_before_is_not_measured_again(store):
     assert rig.ran == []
 
 
+def test_a_start_can_be_repeated(store):
+    made, rig = campaign(store, experiments=1), Rig()
+    made.configure(plant={**made.ledger.config.plant, "repeats": 3})
+    assert operate(made, rig.plant(), Someone()).end is End.DONE
+    assert rig.ran[:3] == [START] * 3
+    assert (len(rig.ran), made.ledger.state.step) == (4, 4)
+
+
+def test_every_repetition_needs_consent(store):
+    made, rig = campaign(store, experiments=0, confirm=True), Rig()
+    made.configure(plant={**made.ledger.config.plant, "repeats": 2})
+    assert operate(made, rig.plant(), Someone(True)).end is End.UNAPPROVED
+    assert len(rig.ran) == 1
+    assert operate(made, rig.plant(), Someone(True)).end is End.DONE
+    assert len(rig.ran) == 2
+
+
 def test_it_ends_when_nothing_is_left(store):
     made, rig = campaign(store, opt=optimizer(min_width=10.0)), Rig()
     assert operate(made, rig.plant(), Someone()).end is End.CONVERGED

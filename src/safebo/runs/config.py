@@ -99,8 +99,9 @@ def parse(source: str, file: str = "safebo.toml", folder: Path | None = None) ->
         database = str(place / database)
     name = run.pop("name")
     run["units"] = units
+    repeats = run.pop("start_repeats")
     if starts:
-        run["plant"]["start"] = starts
+        run["plant"] |= {"start": starts, **({"repeats": repeats} if repeats > 1 else {})}
     return Config(file, source, name, database, optimizer, tuple(starts), run, tuple(notices))
 
 
@@ -133,6 +134,7 @@ def _run(root: Section) -> dict[str, Any]:
         "confirm": section.take("confirm", flag, False),
         "on_violation": section.take("on_violation", choice(("stop", "continue")), "stop"),
         "seed": section.take("seed", _experiments, 0),
+        "start_repeats": section.take("start_repeats", count, 1),
     }
     section.done()
     return found

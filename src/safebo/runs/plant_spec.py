@@ -30,7 +30,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "manual": (),
 }
 
-RECORD = ("start", "approved", "sent")
+RECORD = ("start", "repeats", "approved", "sent")
 """Keys of a run's record beside those, see `starts`."""
 
 REQUIRED: dict[str, tuple[str, ...]] = {

@@ -1,8 +1,8 @@
 """The measurements that a run begins with: parameters that a person calls safe, which no trial certifies.
 
-They are part of the run's record in `RunConfig.plant`: "start" lists them, "approved" and "sent" are the consent to the next one
-and the fact that it was handed to the plant, each with who and when. One that was handed out and has neither been told nor
-aborted is treated like a pending trial: only a person knows what became of it.
+They are part of the run's record in `RunConfig.plant`: "start" lists them, "repeats" says how often each is measured, "approved"
+and "sent" are the consent to the next one and the fact that it was handed to the plant, each with who and when. One that was
+handed out and has neither been told nor aborted is treated like a pending trial: only a person knows what became of it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ class Start:
     """The next parameters to start with."""
 
     params: dict[str, float]
+    number: int  # which repetition, from 1
     approved: tuple[str, str] | None  # who, when
     out: bool  # handed to the plant
     sent_at: str
 
 
 def next_start(ledger: Ledger) -> Start | None:
-    """The first of the parameters to start with that was neither measured nor aborted."""
+    """The first of the parameters to start with that was not measured often enough, and not aborted."""
     state, plant = ledger.state, ledger.config.plant
-    domain = state.settings.domain
-    known = {sample.point for sample in state.samples} | {abort.point for abort in state.aborts}
+    points, given_up = [sample.point for sample in state.samples], [abort.point for abort in state.aborts]
     for params in plant.get("start", ()):
-        if tuple(domain.point(params).tolist()) not in known:
-            sent, approved = _mine(plant, "sent", params), _mine(plant, "approved", params)
-            return Start(dict(params), (approved["who"], approved["at"]) if approved else None, bool(sent), sent.get("at", ""))
+        point = tuple(state.settings.domain.point(params).tolist())
+        number = points.count(point) + 1
+        if number <= plant.get("repeats", 1) and point not in given_up:
+            sent, approved = (_mine(plant, key, params, number) for key in ("sent", "approved"))
+            consent = (approved["who"], approved["at"]) if approved else None
+            return Start(dict(params), number, consent, bool(sent), sent.get("at", ""))
     return None
 
 
-def _mine(plant: dict[str, Any], key: str, params: dict[str, float]) -> dict[str, Any]:
+def _mine(plant: dict[str, Any], key: str, params: dict[str, float], number: int) -> dict[str, Any]:
     entry = plant.get(key) or {}
-    return entry if entry.get("params") == params else {}
+    return entry if (entry.get("params"), entry.get("number")) == (params, number) else {}
 
 
 def approve_start(campaign: Campaign, who: str = "") -> None:
@@ -75,7 +78,7 @@ def _required(campaign: Campaign) -> Start:
 
 
 def _signed(start: Start, who: str) -> dict[str, Any]:
-    return {"params": start.params, "who": who or user(), "at": now()}
+    return {"params": start.params, "number": start.number, "who": who or user(), "at": now()}
 
 
 def _note(campaign: Campaign, who: str, **entries: Any) -> None:
