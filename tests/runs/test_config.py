@@ -41,7 +41,7 @@ def test_what_init_writes_is_accepted(plant):
     expected = SafeOptimizer(
         Box({"kp": (0.0, 5.0), "kd": (0.0, 1.0)}),
         0.0,
-        kernel=Matern(nu=1.5, lengthscale=0.3),
+        kernel=Matern(nu=1.5, lengthscale=0.5),
         noise=0.02,
         constraints={"torque": Constraint(upper=1.5, noise=0.02)},
     )
@@ -178,10 +178,10 @@ MISTAKES = [
     ("[limits.torque]", "[limits.kp]", "the name 'kp' is taken"),
     ('type = "matern"', 'type = "mattern"', "'matern', 'rbf', got 'mattern'. Did you mean 'matern'?"),
     ("nu = 1.5 ", "nu = 1.4 ", "nu"),
-    ("lengthscale = 0.3 ", "lengthscale = 0.0 ", "lengthscale must be positive and finite, got 0.0"),
-    ("lengthscale = 0.3 ", "lengthscale = [0.3] ", "1 numbers, there are 2 parameters"),
-    ("lengthscale = 0.3 ", "lengthscale = { kp = 0.3 }", "missing ['kd']"),
-    ("lengthscale = 0.3 ", "lengthscale = 1e-9", "No grid resolves the lengthscale 1e-09"),
+    ("lengthscale = 0.5 ", "lengthscale = 0.0 ", "lengthscale must be positive and finite, got 0.0"),
+    ("lengthscale = 0.5 ", "lengthscale = [0.3] ", "1 numbers, there are 2 parameters"),
+    ("lengthscale = 0.5 ", "lengthscale = { kp = 0.3 }", "missing ['kd']"),
+    ("lengthscale = 0.5 ", "lengthscale = 1e-9", "No grid resolves the lengthscale 1e-09"),
     ("kp = 2.0", "kp = 7.0", "'kp' = 7.0 lies outside its bounds [0.0, 5.0]"),
     ("kp = 2.0", "kq = 2.0", "unknown ['kq'], missing ['kp']"),
     ("# [algorithm]", "[algorithm]\npreset = 'safopt'", "Did you mean 'safeopt'?"),

@@ -135,7 +135,7 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
         _finish(campaign, Code.OK, "ready", text, 0, as_json)
     asks = at_terminal() and not as_json
     by_hand = kind == "manual" and asks
-    terminal = Terminal(campaign, asks=asks, waits=waits and kind != "manual", bar=not as_json and not by_hand)
+    terminal = Terminal(campaign, who, asks=asks, waits=waits and kind != "manual", bar=not as_json and not by_hand)
     driven = Person(terminal) if by_hand else plant
     options = {key: spec[key] for key in ("retries", "retry_wait") if key in spec}
     try:

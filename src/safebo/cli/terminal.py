@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import sys
 from collections.abc import Callable, Mapping
@@ -33,8 +34,8 @@ def quantities(values: Mapping[str, float], units: Mapping[str, str]) -> str:
 class Terminal:
     """Follows a runner. With a person there (`asks`), consent is asked for; else approvals come from elsewhere."""
 
-    def __init__(self, campaign: Campaign, *, asks: bool, waits: bool, bar: bool) -> None:
-        self.campaign, self.asks, self._waits = campaign, asks, waits
+    def __init__(self, campaign: Campaign, who: str = "", *, asks: bool, waits: bool, bar: bool) -> None:
+        self.campaign, self.who, self.asks, self._waits = campaign, who, asks, waits
         self.err = console(stderr=True)
         self._said = ""
         self._reason = ""
@@ -50,6 +51,7 @@ class Terminal:
             return None
         with self.quiet():
             self.show(step)
+            forget_typed()
             while True:
                 changed = self.changes()
                 answer = self.ask("Run it? [y]es, [n]o and keep away from it, [p]ause: ", changed)
@@ -61,7 +63,7 @@ class Terminal:
                     self._reason = self.ask("Why not? ") or ""
                     return False
                 if answer in ("p", "pause", "q", "quit"):
-                    self.campaign.pause("at the terminal")
+                    self.campaign.pause("at the terminal", who=self.who)
                     return None
 
     def changes(self) -> Callable[[], bool]:
@@ -153,6 +155,15 @@ class Terminal:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+
+def forget_typed() -> None:
+    """Drop what was typed before the question was asked: it cannot be the answer to it."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows, no file
+        import termios
+
+        with contextlib.suppress(termios.error):  # no terminal
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def read_line(over: Callable[[], bool]) -> str | None:

@@ -50,8 +50,8 @@ unit = "N m"
 [kernel]
 type = "matern"             # or "rbf"
 nu = 1.5                    # 0.5, 1.5 or 2.5; larger is smoother
-lengthscale = 0.3           # FRACTION of a parameter's range that changes the result; rather too short than too long.
-                            # One per parameter: lengthscale = {{ kp = 0.3, kd = 0.2 }}
+lengthscale = 0.5           # FRACTION of a parameter's range that changes the result; rather too short than too long.
+                            # One per parameter: lengthscale = {{ kp = 0.5, kd = 0.4 }}
 
 # -- where to start ----------------------------------------------------------------------------------------------------
 
