@@ -172,7 +172,7 @@ MISTAKES = [
     ("upper = 1.5\nnoise = 0.02", "upper = 1.5\nnoise = 0", "noise of 'torque' must be positive, got 0"),
     ("min_width = 0.1", "min_width = -1", "min_width of 'objective'"),
     ("upper = 1.5", "uper = 1.5", "unknown key 'uper' in [limits.torque]. Did you mean 'upper'?"),
-    ("upper = 1.5", "upper = inf", "Constraint.upper must be a finite number, got inf"),
+    ("upper = 1.5", "upper = inf", "upper must be a finite number, got inf"),
     ("upper = 1.5", "upper = 1.5\nthreshold = 2.0", "Nothing satisfies"),
     ("upper = 1.5", "upper = 1.5\ndelta = 0.5", "use up delta"),
     ("[limits.torque]", "[limits.kp]", "the name 'kp' is taken"),

@@ -23,7 +23,7 @@ from safebo.norms.base import count
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import OBJECTIVE, Constraint, number
 from safebo.runs.plant_spec import KEYS, KINDS, REQUIRED, check_plant
-from safebo.runs.sections import Document, Section, choice, flag, raw, text
+from safebo.runs.sections import Check, Document, Section, choice, flag, raw, text
 from safebo.sets import RULES
 from safebo.state import ACQUISITIONS
 
@@ -191,7 +191,7 @@ def _outputs(root: Section, domain: Box | None, units: dict[str, str]) -> tuple[
     objective = root.table("objective")
     if objective is not None:
         _unit(objective, OBJECTIVE, units)
-        arguments |= _taken(objective, ("threshold", "noise", "min_width"), arguments)
+        arguments |= _taken(objective, ("threshold", "noise", "min_width"), arguments, number)
         objective.done()
     constraints = {}
     for section in root.tables("limits"):
@@ -199,14 +199,15 @@ def _outputs(root: Section, domain: Box | None, units: dict[str, str]) -> tuple[
         if name in names or name == OBJECTIVE:
             section.complain(f"the name {name!r} is taken by a parameter or the objective: rename this limit.")
         _unit(section, name, units)
-        given = _taken(section, ("threshold", "upper", "noise", "min_width", "delta"), {})
+        given = _taken(section, ("threshold", "upper", "noise", "min_width", "delta"), {}, number)
         own = section.table("kernel") if "kernel" in section else None
         if own is not None:
             given["kernel"] = _kernel(own, names)
         given |= _parts(section)
         section.done("kernel", "norm", "bound")
         with section.blame(*given):
-            constraints[name] = Constraint(**given)
+            if any(given.get(key) is not None for key in ("threshold", "upper")) or not {"threshold", "upper"} & set(given):
+                constraints[name] = Constraint(**given)  # a limit that was no number has been complained about
     if arguments["threshold"] is None and "limits" not in root and "threshold" not in (objective.content if objective else {}):
         root.complain(
             "nothing is limited: give [objective] a threshold, or add a limit such as [limits.torque] with upper = 2.0.",
@@ -215,8 +216,8 @@ def _outputs(root: Section, domain: Box | None, units: dict[str, str]) -> tuple[
     return arguments, constraints
 
 
-def _taken(section: Section, keys: tuple[str, ...], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: section.take(key, raw, defaults.get(key)) for key in keys}
+def _taken(section: Section, keys: tuple[str, ...], defaults: Mapping[str, Any], check: Check[Any] = raw) -> dict[str, Any]:
+    found = {key: section.take(key, check, defaults.get(key)) for key in keys}
     return {key: value for key, value in found.items() if key in section or key in defaults}
 
 
