@@ -199,6 +199,23 @@ def test_a_plant_that_cannot_be_loaded_makes_no_run(folder):
     assert not (folder.path / "safebo.db").exists()
 
 
+def test_a_file_that_was_edited(folder):
+    folder("run", "small.toml", "--experiments", 1)
+    folder.edit("timeout = 20.0", "timeout = 30.0")
+    folder("resume", "small.toml", "--experiments", 2)
+    changes = [e["body"]["changes"] for e in _events(folder, "configured")]
+    assert [c["plant"]["timeout"] for c in changes if "plant" in c] == [20.0, 30.0]
+    folder.edit("upper = 1.0", "upper = 2.0")
+    assert "cannot be changed" in folder("resume", "small.toml", code=Code.INPUT).stderr
+    folder("resume", "small")
+
+
+def test_warnings_are_shown_before_anything_moves(folder):
+    folder.edit("[start]", "[kernel]\nlengthscale = 2.0\n[start]")
+    error = folder("run", "small.toml", "--json").stderr
+    assert "warning: line 23: The lengthscale 2" in error
+
+
 # -- by hand, and with consent -------------------------------------------------------------------------------------------------
 
 

@@ -47,6 +47,7 @@ def run(
 
     Every step is stored before it happens. Ctrl-C stops the plant; `safebo resume` goes on.
     """
+    from safebo.cli.setup import warnings_of
     from safebo.exceptions import InvalidValueError
     from safebo.runs import Campaign, RunConfig, Store, config, transfer
 
@@ -54,6 +55,8 @@ def run(
     changes = {"experiments": experiments, "confirm": confirm}
     settings = RunConfig(**{**read.run, **{key: value for key, value in changes.items() if value is not None}})
     rows = transfer.read_measurements(data, read.optimizer.state.settings) if data is not None else []
+    for text in warnings_of(read):
+        typer.echo(f"warning: {text}", err=True)
     called = config.run_name(name) if name is not None else read.name
     plant = _plant(settings.plant)
     store = Store.open(db or read.database)
@@ -90,7 +93,7 @@ def resume(
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Go on with a run.
+    """Go on with a run; given its TOML file, with the plant that is described there now.
 
     An experiment that was handed out and never told is shown first: was it executed? Then `safebo tell` its measurement; --retry
     if it certainly was not; --abandon if nobody knows.
@@ -101,6 +104,7 @@ def resume(
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
     with opened(run, db) as (_, campaign):
+        _follow_file(campaign, run, who)
         plant = _plant(campaign.ledger.config.plant)
         if not _settle(campaign, retry, abandon, who, asks=at_terminal() and not as_json):
             _choices(campaign, place(run, db), as_json)
@@ -114,6 +118,26 @@ def resume(
         if campaign.ledger.halted is not None:
             campaign.resume(who=who)
         _go(campaign, plant, who, as_json=as_json, waits=not no_wait, db=db)
+
+
+def _follow_file(campaign: Campaign, run: str, who: str) -> None:
+    """Take over the plant of a TOML file. Parameters, limits and the algorithm must still be those of the run."""
+    from safebo.exceptions import InvalidValueError
+    from safebo.runs import config
+    from safebo.runs.plant_spec import RECORD
+
+    if not run.endswith(".toml"):
+        return
+    read, known = config.read(Path(run)), campaign.ledger
+    if read.optimizer.state.settings != known.state.settings:
+        raise InvalidValueError(
+            f"{run} describes other parameters, limits or settings than run {known.name!r} was made with, and those cannot be "
+            f"changed. Start a new run with --name, and `safebo export` and --import its measurements; or `safebo resume '{known.name}'`."
+        )
+    kept = {key: value for key, value in known.config.plant.items() if key in RECORD}
+    plant = {key: value for key, value in read.plant.items() if key not in RECORD}
+    if {**plant, **kept} != known.config.plant:
+        campaign.configure(who=who, plant={**plant, **kept})
 
 
 def _plant(spec: dict[str, Any]) -> Any:

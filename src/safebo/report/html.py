@@ -196,7 +196,8 @@ class _Page:
             number += e.kind == "measured" and e.trial is not None
             label = str(number) if e.kind == "measured" and e.trial is not None else "start" if e.kind == "measured" else "-"
             row = [label, moment(e.time), *(f"{e.params[n]:.5g}" for n in names), *(self.value(e, o) for o in self.outputs)]
-            verdict = {True: "yes", False: "<b>NO</b>", None: f"{escape(e.kind)}: {escape(e.reason)}"}[e.inside]
+            told = e.reason if e.reason.startswith(e.kind) else f"{e.kind}: {e.reason}"
+            verdict = {True: "yes", False: "<b>NO</b>", None: escape(told)}[e.inside]
             approved = "" if e.approved is None else f"{escape(e.approved[0])}, {moment(e.approved[1])}"
             rows.append([*row, verdict, escape(e.who), approved])
             classes.append("violation" if e.inside is False else "aborted" if e.inside is None else "")
@@ -237,7 +238,7 @@ class _Page:
         text += f"<b>{len(broken)} of them outside a limit</b>. " if broken else "none of them outside a limit. "
         if surprises:
             text += (
-                f"{surprises} values (*) lie further outside their certified interval than {NOISES:g} noise standard deviations. "
+                f"{surprises} value(s) (*) lie further outside the certified interval than {NOISES:g} noise standard deviations. "
             )
         if refuted:
             text += f"The data refuted {refuted} norm bounds, which were raised. "

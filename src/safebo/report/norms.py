@@ -1,4 +1,4 @@
-"""The norm bounds that trials were certified with, experiment by experiment."""
+"""The norm bounds that trials were certified with, one after the other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plot_norms(trials: Sequence[Trial], *, title: str | None = None) -> Figure:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2.0, 0.5)))
-        axes.set_xlabel("experiment")
+        axes.set_xlabel("trial")
         axes.set_ylabel("norm bound")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if title:
