@@ -132,7 +132,7 @@ def _follow_file(campaign: Campaign, run: str, who: str) -> None:
     if read.optimizer.state.settings != known.state.settings:
         raise InvalidValueError(
             f"{run} describes other parameters, limits or settings than run {known.name!r} was made with, and those cannot be "
-            f"changed. Start a new run with --name, and `safebo export` and --import its measurements; or `safebo resume '{known.name}'`."
+            "changed. Start a new run with --name, and `safebo export` and --import its measurements; or resume it by its name."
         )
     kept = {key: value for key, value in known.config.plant.items() if key in RECORD}
     plant = {key: value for key, value in read.plant.items() if key not in RECORD}
