@@ -10,6 +10,14 @@ from typer.testing import CliRunner
 
 from safebo.cli import Code, app
 from safebo.cli.base import MEANING, ORDER
+from safebo.exceptions import (
+    ConflictError,
+    InvalidMeasurementError,
+    PendingTrialError,
+    PlantError,
+    PlantTimeoutError,
+    StorageError,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
 
@@ -197,6 +205,27 @@ def test_a_plant_that_cannot_be_loaded_makes_no_run(folder):
     folder.edit("rig:measure", "gir:measure")
     assert "gir" in folder("run", "small.toml", code=Code.ABORTED).stderr
     assert not (folder.path / "safebo.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PlantTimeoutError("late"), Code.ABORTED),
+        (PlantError("broken"), Code.ABORTED),
+        (InvalidMeasurementError("NaN"), Code.INPUT),
+        (StorageError("away"), Code.SYSTEM),
+        (PermissionError("no"), Code.SYSTEM),
+        (PendingTrialError("pending"), Code.PERSON),
+        (ConflictError("told twice"), Code.INPUT),
+        (KeyboardInterrupt(), Code.INTERRUPTED),
+    ],
+)
+def test_errors_have_their_codes(folder, monkeypatch, error, code):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("safebo.cli.base.locate", fail)
+    assert folder("status", "small", code=code).stderr
 
 
 def test_a_file_that_was_edited(folder):

@@ -72,7 +72,7 @@ def test_killed_during_the_start(folder):
     assert folder.ran()[:2] == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_stops_the_plant(folder, number):
     process = Process(folder, "run", "small.toml", "--json", hang=2, begun=2)
     code, out, _ = process.end(number)

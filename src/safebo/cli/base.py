@@ -78,11 +78,10 @@ class Commands(TyperGroup):
             fail(ctx, "interrupted.", Code.INTERRUPTED)
         except PendingTrialError as error:
             fail(ctx, error, Code.PERSON)
-        except (StorageError, OSError) as error:  # a folder that cannot be written, say
-            code = Code.INPUT if isinstance(error, SafeboError) and not isinstance(error, StorageError) else Code.SYSTEM
-            fail(ctx, error, code)
         except PlantError as error:
             fail(ctx, error, Code.INPUT if isinstance(error, ValueError) else Code.ABORTED)
+        except (StorageError, OSError) as error:  # a folder that cannot be written, say
+            fail(ctx, error, Code.SYSTEM)
         except SafeboError as error:
             fail(ctx, error, Code.INPUT)
 

@@ -323,7 +323,7 @@ def watching(campaign: Campaign, plant: Plant) -> Iterator[list[str]]:
 
 @contextmanager
 def interruptible(say: Callable[[str], None]) -> Iterator[None]:
-    """Ctrl-C and a request to terminate end the work once; further ones wait until the plant is stopped."""
+    """Ctrl-C, a request to terminate and a closed terminal end the work once; further ones wait until the plant is stopped."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -355,7 +355,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _handling(handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    found = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heard = [number for number in found if signal.getsignal(number) is not signal.SIG_IGN]  # nohup, a job in the background
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
