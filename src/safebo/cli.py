@@ -92,6 +92,30 @@ def calibrate(
     study.main(out, quick=quick, jobs=jobs, only=only or [], runs=runs)
 
 
+@app.command()
+def serve(
+    url: Annotated[str, typer.Argument(help="Database of the runs: a file such as safebo.db, or a URL.")] = "safebo.db",
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond this computer only with a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    token_file: Annotated[Optional[Path], typer.Option(help="Lines `name role token`; role viewer or operator.")] = None,
+    rate: Annotated[float, typer.Option(min=0.0, help="Requests per second from one client; 0: no limit.")] = 100.0,
+    certificate: Annotated[Optional[Path], typer.Option(help="For TLS, in PEM format.", show_default=False)] = None,
+    private_key: Annotated[Optional[Path], typer.Option(help="Of the certificate.", show_default=False)] = None,
+) -> None:
+    """Serve ask and tell over HTTP, and the live page, on http://127.0.0.1:8000."""
+    from safebo import server
+
+    server.main(
+        url,
+        host=host,
+        port=port,
+        token_file=token_file,
+        limits=server.Limits(rate=rate),
+        certificate=certificate,
+        private_key=private_key,
+    )
+
+
 def main() -> None:
     """Entry point: errors about wrong values are one line, not a traceback."""
     from safebo.exceptions import SafeboError

@@ -153,6 +153,11 @@ class Ledger:
         return self.halt if self.status in ("paused", "stopped") else None
 
     @property
+    def complete(self) -> bool:
+        """Whether all experiments that the configuration asks for have been made."""
+        return self.config.experiments is not None and self.experiments >= self.config.experiments
+
+    @property
     def trial(self) -> Trial | None:
         """The pending trial."""
         return None if self.pending is None else self.pending.trial

@@ -22,7 +22,14 @@ import sqlalchemy as sa
 from sqlalchemy import event as listening
 from sqlalchemy import exc
 
-from safebo.exceptions import ConflictError, InvalidValueError, MissingExtraError, StorageError, UnknownRunError
+from safebo.exceptions import (
+    ConflictError,
+    InvalidValueError,
+    MissingExtraError,
+    OvertakenError,
+    StorageError,
+    UnknownRunError,
+)
 
 SCHEMA = 2
 """Version of the tables that this program reads and writes."""
@@ -238,7 +245,7 @@ class Store:
                 sa.select(_events.c.seq, _events.c.digest).where(_events.c.run == run).order_by(_events.c.seq.desc()).limit(1)
             ).one()
             if last.seq != after:
-                raise ConflictError(
+                raise OvertakenError(
                     f"Run {name!r} was changed by another process (event {last.seq}, expected {after}). Nothing was stored: "
                     "read it again."
                 )
@@ -317,7 +324,7 @@ class Store:
         try:
             yield
         except exc.IntegrityError as error:
-            raise ConflictError(
+            raise OvertakenError(
                 f"Another process wrote the same step to {self.where} at this moment. Nothing was stored."
             ) from error
         except exc.TimeoutError as error:
