@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+
 from safebo.runs import Store
 from safebo.server import Limits, Token, Tokens, create_app
 

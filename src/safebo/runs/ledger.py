@@ -192,7 +192,7 @@ class Ledger:
         """The pending trial, which must be this one."""
         if self.pending is not None and self.pending.trial.id == identity:
             return self.pending
-        if identity in self.closed:
+        if isinstance(identity, str) and identity in self.closed:
             raise ConflictError(f"Trial {identity} of run {self.name!r} has been told or aborted already.")
         what = "none is" if self.pending is None else f"{self.pending.trial.id} is"
         raise ConflictError(f"Trial {identity!r:.100} of run {self.name!r} is not pending; {what}.")

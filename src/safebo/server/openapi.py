@@ -56,6 +56,6 @@ def _complete(operation: dict[str, Any], method: str) -> None:
         if status not in skipped:
             operation["responses"][status] = {"description": text, "content": body}
     if operation["operationId"].startswith("stream"):
-        operation["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        operation["responses"]["200"]["content"] = {"text/event-stream": {}}
     if operation["operationId"].startswith("export"):
         operation["responses"]["200"]["content"]["text/csv"] = {"schema": {"type": "string"}}
