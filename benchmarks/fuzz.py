@@ -38,6 +38,7 @@ CHECKS = [
     checks.load_all_checks() or checks.CHECKS.get_one(name)
     for name in ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 ]
+EACH_CASE = 4  # requests per generated case
 LONGEST = 25  # measurements of a run; then a new one takes its place
 
 LINE: dict[str, Any] = {
@@ -120,19 +121,24 @@ class Fuzzer:
 
     def new_run(self, kind: dict[str, Any]) -> str:
         self.made += 1
-        name = f"run {self.made} {'ä' if self.made % 2 else '&?'}"
+        name = f"run {self.made} {'ä' if self.made % 2 else '+='}"
         answer = self.send("POST", "/api/v1/runs", role="operator", json={**kind, "name": name})
         assert answer.status_code == 201, answer.text
         return name
 
     # -- requests --------------------------------------------------------------------------------------------------------
 
+    def requests(self, case: Any) -> None:
+        """Send one generated case several times: about other runs, by other callers."""
+        for _ in range(EACH_CASE):
+            self.request(case)
+
     def request(self, case: Any) -> None:
-        """Send one generated case, and look at what it did."""
+        """Send a case, and look at what it did."""
         role = self.random.choice(ROLES)
         self.steer(case)
         try:
-            prepared = requests.Request(**{k: v for k, v in case.as_transport_kwargs("http://localhost").items()}).prepare()
+            prepared = requests.Request(**case.as_transport_kwargs("http://localhost")).prepare()
             headers = {k: v for k, v in prepared.headers.items() if k.lower() not in ("authorization", "cookie")}
             httpx.Headers(headers)
             httpx.URL(prepared.url)
@@ -196,8 +202,8 @@ class Fuzzer:
             body["parameters"] = {name: {"low": low, "high": high} for name in given}
             if chance() < 0.8:
                 limits = body.get("constraints") if isinstance(body.get("constraints"), dict) else {}
-                values = {"objective": 0.5, "constraints": {name: 0.0 for name in limits}}
-                centre = {name: 0.5 * (low + high) for name in given}
+                values = {"objective": 0.5, "constraints": dict.fromkeys(limits, 0.0)}
+                centre = dict.fromkeys(given, 0.5 * (low + high))
                 body |= {"initial": {"params": centre, **values}, "threshold": 0.0}
         case.body = body
 
@@ -247,10 +253,12 @@ class Fuzzer:
             getattr(campaign, verb)(*arguments, **options)
             self.calls["accepted"] += 1
             self.changes += self.extent() != before
-        except SafeboError as error:
-            self.calls[type(error).__name__] += 1
-            assert self.extent() == before, f"{verb} {arguments} {options} raised {error!r} and changed the record"
-            assert campaign.optimizer.state == state, f"{verb} {arguments} {options} changed the optimizer"
+            return
+        except SafeboError as refused:
+            error = refused
+        self.calls[type(error).__name__] += 1
+        assert self.extent() == before, f"{verb} {arguments} {options} raised {error!r} and changed the record"
+        assert campaign.optimizer.state == state, f"{verb} {arguments} {options} changed the optimizer"
 
     # -- all -------------------------------------------------------------------------------------------------------------
 
@@ -265,7 +273,7 @@ class Fuzzer:
                 for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
                     rounds += 1
                     strategy = operation.as_strategy(generation_mode=mode)
-                    test = given(case=strategy)(lambda case: self.request(case))
+                    test = given(case=strategy)(lambda case: self.requests(case))
                     seed(self.number * 1_000_003 + rounds)(options(test))()
             test = given(verb=st.sampled_from(VERBS), values=st.tuples(*[ANYTHING] * 6), changes=CHANGES)(
                 lambda verb, values, changes: self.call(verb, values, changes)
