@@ -49,7 +49,7 @@ async function act(verb, body, key) {
     $("error").hidden = true;
     await refresh();
     return done;
-  } catch (error) { complain(error); await refresh().catch(() => {}); return null; }
+  } catch (error) { complain(error); await refresh().catch(broken); return null; }
 }
 
 // -- following a run -----------------------------------------------------------------------------------------------------
@@ -99,6 +99,8 @@ function freshness() {
   const stale = page.lostSince !== null;
   if (document.body.classList.toggle("stale", stale) !== freshness.before) { freshness.before = stale; if (page.run) drawNext(); }
   $("lost").hidden = !stale;
+  const known = page.run ? page.run.status : "no run", shown = stale && page.run ? `was ${known}` : known;
+  if ($("status").textContent !== shown) { $("status").textContent = shown; $("status").className = `pill ${stale ? "unknown" : known}`; }
   if (stale) $("lost").textContent = `No connection since ${clock(page.lostSince)}. What you see is old: do not act on it. Trying again …`;
   $("link").textContent = stale ? `lost ${clock(page.lostSince)}` : page.updated ? `live, ${clock(Math.max(page.heard, page.updated))}` : "connecting";
 }
@@ -200,15 +202,13 @@ function drawAll() {
   const run = page.run;
   document.body.classList.remove("idle");
   document.title = `${run.status === "running" ? "" : `${run.status}: `}${run.title || run.name} – safebo`;
-  $("status").textContent = run.status;
-  $("status").className = `pill ${run.status}`;
   const halted = run.status === "paused" || run.status === "stopped";
   $("pause").querySelector("span").textContent = halted ? "Resume" : "Pause";
   $("stop").disabled = run.status === "stopped";
   $("stop").textContent = run.status === "stopped" ? "STOPPED" : "STOP";
   $("halt").hidden = run.status === "running" && !run.reason;
   $("halt").classList.toggle("bad", run.status === "stopped");
-  $("halt").textContent = run.status === "running" ? run.reason : `${run.status[0].toUpperCase()}${run.status.slice(1)}${run.reason ? `: ${run.reason}` : "."} ${run.reason === run.advice ? "" : run.advice}`;
+  $("halt").textContent = run.status === "running" ? run.reason : `${run.status[0].toUpperCase()}${run.status.slice(1)}${run.reason ? `: ${run.reason.replace(/\.$/, "")}.` : "."} ${run.reason === run.advice ? "" : run.advice}`;
   drawNext();
   drawCounts();
   drawProgress();
@@ -276,7 +276,7 @@ function drawProgress() {
 function chooseAxes() {
   const names = page.run.parameters.map((p) => p.name), two = names.length > 1;
   page.view = { x: names[0], y: two ? names[1] : "", output: page.run.outputs[0].name, shown: "mean", fixed: {}, norm: page.run.outputs[0].name };
-  const select = (name, key, options, then) => html("label", {}, name, html("select", { "data-axis": key, onchange: (e) => { page.view[key] = e.target.value; then(key); } }, options.map(([value, text]) => html("option", { value, selected: page.view[key] === value }, text))));
+  const select = (name, key, options, then) => html("label", {}, name, html("select", { "data-axis": key, "aria-label": name, onchange: (e) => { page.view[key] = e.target.value; then(key); } }, options.map(([value, text]) => html("option", { value, selected: page.view[key] === value }, text))));
   const moved = (key) => {
     if (page.view.x === page.view.y) page.view[key === "x" ? "y" : "x"] = key === "x" ? "" : names.find((n) => n !== page.view.y);
     for (const s of $("axes").querySelectorAll("select")) s.value = page.view[s.dataset.axis];
@@ -387,7 +387,11 @@ function askStop() {
   $("form").querySelector("[value=yes]").focus();
 }
 
-async function stop() { $("stop").textContent = "STOPPING"; await act("stop", { reason: "stopped on the page" }); if (page.run) drawAll(); }
+async function stop() {
+  $("stop").textContent = "STOPPING";
+  if (!(await act("stop", { reason: "stopped on the page" })) && page.lostSince !== null) complain(new Refused(0, { detail: "NOT STOPPED: the server does not answer. Use the rig's own switch." }));
+  if (page.run) drawAll();
+}
 const pause = () => act(["paused", "stopped"].includes(page.run?.status) ? "resume" : "pause", { reason: "" });
 
 // -- beginning -----------------------------------------------------------------------------------------------------------
