@@ -17,6 +17,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -38,7 +39,7 @@ CHECKS = [
     checks.load_all_checks() or checks.CHECKS.get_one(name)
     for name in ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 ]
-EACH_CASE = 4  # requests per generated case
+EACH_CASE = 8  # requests per generated case
 LONGEST = 25  # measurements of a run; then a new one takes its place
 
 LINE: dict[str, Any] = {
@@ -262,12 +263,12 @@ class Fuzzer:
 
     # -- all -------------------------------------------------------------------------------------------------------------
 
-    def run(self, total: int, each: int = 40, show: bool = False) -> None:
+    def run(self, total: int, each: int = 15, after_round: Callable[[], None] = lambda: None) -> None:
         """As many cases as wanted, endpoint by endpoint, round by round."""
         options = settings(
             max_examples=each, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
         )
-        started, rounds = time.perf_counter(), 0
+        rounds = 0
         while self.done < total:
             for operation in self.operations:
                 for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
@@ -278,9 +279,8 @@ class Fuzzer:
             test = given(verb=st.sampled_from(VERBS), values=st.tuples(*[ANYTHING] * 6), changes=CHANGES)(
                 lambda verb, values, changes: self.call(verb, values, changes)
             )
-            seed(self.number * 1_000_003 + rounds)(settings(options, max_examples=4 * each)(test))()
-            if show:
-                print(f"{self.done} of {total}, {time.perf_counter() - started:.0f} s, {dict(self.statuses)}", flush=True)
+            seed(self.number * 1_000_003 + rounds)(settings(options, max_examples=30 * each)(test))()
+            after_round()
 
     def audit(self) -> int:
         """Read every record again from its beginning; returns how many events there are."""
@@ -306,16 +306,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/fuzz"))
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         fuzzer = Fuzzer(Path(folder), options.seed)
-        fuzzer.run(options.requests, show=True)
-        summary = {**fuzzer.summary(), "seed": options.seed, "minutes": round((time.perf_counter() - started) / 60.0, 1)}
+
+        def save() -> None:
+            taken = {"seed": options.seed, "minutes": round((time.perf_counter() - started) / 60.0, 1)}
+            (options.out / "summary.json").write_text(json.dumps({**fuzzer.summary(), **taken}, indent=1) + "\n")
+            print(f"{fuzzer.done} of {options.requests}, {taken['minutes']} min, {dict(fuzzer.statuses)}", flush=True)
+
+        fuzzer.run(options.requests, after_round=save)
         fuzzer.close()
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps(summary, indent=1))
 
 
 if __name__ == "__main__":

@@ -135,8 +135,8 @@ export function line(place, data, run, measurements, trial) {
   const height = 330, f = frame(place, { x: [xs[0], xs.at(-1)], y: span(clipped, 0.12), xname: named(run.parameters.find((p) => p.name === data.x.name)), yname: named(output), height, label });
   const clamp = (v, d) => Math.min(f.bottom, Math.max(f.top, v === null ? d : f.Y(v)));
   const upper = xs.map((x, i) => [f.X(x), clamp(data.upper[i], f.top)]), lower = xs.map((x, i) => [f.X(x), clamp(data.lower[i], f.bottom)]);
+  f.root.append(svg("path", { class: "band", d: `${path([...upper, ...[...lower].reverse()])}Z` }), svg("path", { class: "band-edge", d: path(upper) }), svg("path", { class: "band-edge", d: path(lower) }));
   limits(f, data.limits.lower, data.limits.upper);
-  f.root.append(svg("path", { class: "band", d: `${path([...upper, ...lower.reverse()])}Z` }), svg("path", { class: "band-edge", d: path(upper) }), svg("path", { class: "band-edge", d: path(lower) }));
   f.root.append(svg("path", { class: "mean", d: path(xs.map((x, i) => [f.X(x), clamp(data.mean[i], f.bottom)])) }));
   [["safe", data.safe], ["maximiser", data.maximisers], ["expander", data.expanders]].forEach(([kind, mask], row) => {
     if (!mask) return;
@@ -199,7 +199,7 @@ export function map(place, data, run, measurements, trial, shown) {
   }
   const scale = svg("svg", { viewBox: "0 0 22 14" });
   for (let i = 0; i < 22; i++) scale.append(svg("rect", { x: i, y: 2, width: 1.2, height: 10, fill: colour(i / 21) }));
-  const keys = legend([[svg("path", { class: "trial-fill", d: "M11 1l6 6l-6 6l-6 -6z" }), "next trial and its sub-domain"], [dot("sample"), "experiment"], [svg("path", { class: "edge over", d: "M1 7H21" }), "edge of what is certified as safe (pale beyond)"], [svg("circle", { class: "m-mark", cx: 11, cy: 7, r: 2.5 }), "may be the maximum"], [svg("path", { class: "g-mark", d: "M7 7h8m-4 -4v8" }), "may enlarge the safe set"]]);
+  const keys = legend([[svg("path", { class: "trial-fill", d: "M11 1l6 6l-6 6l-6 -6z" }), "next trial and its sub-domain"], [dot("sample"), "experiment"], [svg("g", {}, stroke("edge"), stroke("edge over")), "edge of what is certified as safe (pale beyond)"], [svg("circle", { class: "m-mark", cx: 11, cy: 7, r: 2.5 }), "may be the maximum"], [svg("path", { class: "g-mark", d: "M7 7h8m-4 -4v8" }), "may enlarge the safe set"]]);
   keys.prepend(html("span", {}, scale, `${shown} of ${data.output}: ${show(low, 3)} to ${show(high, 3)}`));
   return html("div", { class: "chart" }, f.root, keys);
 }
