@@ -42,10 +42,12 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -c constraints.txt -e '.[test,dev,rl]'
 	@touch $@
 
-# PostgreSQL and strace for the tests of durable runs. Without them these tests are skipped and say so; with CI set they fail.
+# PostgreSQL, strace and Chromium for the tests of durable runs and of the live page. Without them these tests are skipped and say
+# so; with CI set they fail.
+SYSTEM := postgresql strace chromium
 $(VENV)/.system: | $(BIN)/python
-	@if [ -n "$$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] && command -v strace >/dev/null; then :; \
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v strace >/dev/null && command -v chromium >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq postgresql strace; \
-	else echo "For all tests install PostgreSQL and strace: apt-get install postgresql strace"; fi
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(SYSTEM) >/dev/null; \
+	else echo "For all tests install $(SYSTEM), for example with apt-get."; fi
 	@touch $@

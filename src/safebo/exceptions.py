@@ -72,6 +72,10 @@ class ConflictError(SafeboError):
     """A step that the run's record does not allow: told twice, another process was quicker, not approved, stopped."""
 
 
+class OvertakenError(ConflictError):
+    """Another process wrote to the run first. Nothing was stored: read the run again and decide anew."""
+
+
 class PendingTrialError(ConflictError):
     """A trial was handed out and nothing was told about it. Only a person knows whether it was executed."""
 

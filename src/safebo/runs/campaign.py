@@ -225,6 +225,38 @@ class Campaign:
 
         return self._act(who, work)
 
+    def hand_out(self, *, who: str = "", key: str | None = None) -> Pending | None:
+        """`ask` and `start` in one: the next trial, handed out unless it waits for an approval; None if there is none.
+
+        key: asking again with the key that got a trial gets the same trial, as long as it is out.
+        """
+        request = None if key is None else _request(key, "hand out", None)
+
+        def work() -> Pending | None:
+            pending = self._ledger.pending
+            served = None if request is None else self._served(request)
+            if served is not None:
+                started = self.store.events(self.name, served.seq - 1)[0]
+                if pending is not None and pending.out and pending.started_at == started.at:
+                    return pending
+                raise ConflictError(
+                    f"The key {key!r} belongs to trial {started.body['trial']}, which is not out any more: use a new key."
+                )
+            if pending is not None and pending.out:
+                raise pending_error(self._ledger)
+            if self._ledger.halted is not None or self._ledger.complete:
+                return None
+            if pending is None:
+                self.optimizer.ask()
+                pending = self._ledger.pending
+            if pending is None or (self._ledger.config.confirm and pending.approved is None):
+                return pending
+            self._request = request
+            self._append(Event("started", {"trial": pending.trial.id}))
+            return self._ledger.pending
+
+        return self._act(who, work)
+
     def retry(self, trial: str, *, who: str = "") -> None:
         """The pending trial was handed out but certainly not executed: it may be started (and approved) once more."""
         self._act(who, lambda: self._append(Event("retried", {"trial": trial})))
@@ -321,19 +353,20 @@ class Campaign:
     def _once(self, verb: str, content: Any, key: str | None, who: str, work: Callable[[], Receipt]) -> Receipt:
         if key is None:
             return self._act(who, work)
-        if not isinstance(key, str) or not 0 < len(key) <= 200 or not key.isprintable():
-            raise InvalidValueError(f"An idempotency key is text of 1 to 200 printable characters, got {key!r:.220}.")
-        request = Request(key, hashlib.sha256(json.dumps([verb, content], default=repr, sort_keys=True).encode()).hexdigest())
+        request = _request(key, verb, content)
 
         def first_or_again() -> Receipt:
-            served = self.store.request(self.name, key)
-            if served is None:
-                return work()
-            if served.fingerprint != request.fingerprint:
-                raise ConflictError(f"The key {key!r} belongs to another request: use a new key for a new request.")
-            return self._receipt(served.seq, repeated=True)
+            served = self._served(request)
+            return work() if served is None else self._receipt(served.seq, repeated=True)
 
         return self._act(who, first_or_again, request)
+
+    def _served(self, request: Request) -> Request | None:
+        """The request of the same key, if it has been served; it must be the same one."""
+        served = self.store.request(self.name, request.key)
+        if served is not None and served.fingerprint != request.fingerprint:
+            raise ConflictError(f"The key {request.key!r} belongs to another request: use a new key for a new request.")
+        return served
 
     def _receipt(self, seq: int | None = None, repeated: bool = False) -> Receipt:
         last = self._ledger.seq if seq is None else seq
@@ -418,6 +451,13 @@ class _Writer:
         with campaign._lock:
             campaign._append(Event("retried", {"trial": trial.id}), Event("started", {"trial": trial.id}))
             campaign._mine = trial.id
+
+
+def _request(key: object, verb: str, content: Any) -> Request:
+    if not isinstance(key, str) or not 0 < len(key) <= 200 or not key.isprintable():
+        raise InvalidValueError(f"An idempotency key is text of 1 to 200 printable characters, got {key!r:.220}.")
+    text = json.dumps([verb, content], default=repr, sort_keys=True)
+    return Request(key, hashlib.sha256(text.encode()).hexdigest())
 
 
 def user() -> str:

@@ -25,7 +25,15 @@ import sqlalchemy as sa
 from sqlalchemy import event as listening
 from sqlalchemy import exc
 
-from safebo.exceptions import ConflictError, InDoubtError, InvalidValueError, MissingExtraError, StorageError, UnknownRunError
+from safebo.exceptions import (
+    ConflictError,
+    InDoubtError,
+    InvalidValueError,
+    MissingExtraError,
+    OvertakenError,
+    StorageError,
+    UnknownRunError,
+)
 
 SCHEMA = 2
 """Version of the tables that this program reads and writes."""
@@ -274,7 +282,7 @@ class Store:
             if last is None:
                 raise StorageError(f"The record of run {name!r} in {self.where} is damaged at event 1: restore a backup.")
             if last.seq != after:
-                raise ConflictError(
+                raise OvertakenError(
                     f"Run {name!r} was changed by another process (event {last.seq}, expected {after}). Nothing was stored: "
                     "read it again."
                 )
@@ -403,7 +411,7 @@ class Store:
         try:
             yield
         except exc.IntegrityError as error:
-            raise ConflictError(
+            raise OvertakenError(
                 f"Another process wrote the same step to {self.where} at this moment. Nothing was stored."
             ) from error
         except exc.TimeoutError as error:
