@@ -14,7 +14,7 @@ help:  ## show the targets
 demo: $(VENV)/.demo  ## run the example, without torch
 	$(BIN)/python examples/demo.py
 
-test: lint  ## format, lint, types, tests
+test: lint $(VENV)/.system  ## format, lint, types, tests
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.test  ## format, lint, types
@@ -40,4 +40,14 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -c constraints.txt torch
 	$(PIP) -c constraints.txt -e '.[test,dev,rl]'
+	@touch $@
+
+# PostgreSQL, strace and Chromium for the tests of durable runs and of the live page. Without them these tests are skipped and say
+# so; with CI set they fail.
+SYSTEM := postgresql strace chromium
+$(VENV)/.system: | $(BIN)/python
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v strace >/dev/null && command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(SYSTEM) >/dev/null; \
+	else echo "For all tests install $(SYSTEM), for example with apt-get."; fi
 	@touch $@

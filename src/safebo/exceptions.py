@@ -57,6 +57,12 @@ class MissingExtraError(SafeboError, ImportError):
 class StorageError(SafeboError):
     """The database could not be read or written. Nothing was changed in it, nor in the optimizer."""
 
+    shown = False  # whether the message has the measurements that could not be stored
+
+
+class InDoubtError(StorageError):
+    """The connection was lost at the moment of storing: whether the step is stored is unknown. Look before it is repeated."""
+
 
 class UnknownRunError(SafeboError, LookupError):
     """There is no run of this name in the database."""
@@ -64,6 +70,10 @@ class UnknownRunError(SafeboError, LookupError):
 
 class ConflictError(SafeboError):
     """A step that the run's record does not allow: told twice, another process was quicker, not approved, stopped."""
+
+
+class OvertakenError(ConflictError):
+    """Another process wrote to the run first. Nothing was stored: read the run again and decide anew."""
 
 
 class PendingTrialError(ConflictError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import warnings
 from pathlib import Path
@@ -264,16 +263,29 @@ def report(
 
 @app.command(rich_help_panel=RUN)
 def serve(
+    database: Annotated[
+        Optional[str], typer.Argument(help="A file such as safebo.db, or a URL; the same as --db.", show_default=False)
+    ] = None,
     db: Database = None,
     host: Annotated[str, typer.Option(help="Address to listen at; others than this computer's need a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
+    token_file: Annotated[
+        Optional[Path], typer.Option(help="Lines `name role token`; role viewer or operator.", show_default=False)
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.0, help="Requests per second from one client; 0: no limit.")] = 100.0,
+    certificate: Annotated[Optional[Path], typer.Option(help="For TLS, in PEM format.", show_default=False)] = None,
+    private_key: Annotated[Optional[Path], typer.Option(help="Of the certificate.", show_default=False)] = None,
 ) -> None:
     """Serve runs over HTTP: ask and tell for plants that poll, and a live page for the operator."""
-    from safebo.exceptions import MissingExtraError
+    from safebo import server
     from safebo.runs.config import DATABASE
 
-    try:
-        server = importlib.import_module("safebo.server")
-    except ImportError as error:
-        raise MissingExtraError(f"`safebo serve` needs the extra 'serve' ({error}): pip install 'safebo[serve]'.") from error
-    server.main(db or DATABASE, host, port)
+    server.main(
+        database or db or DATABASE,
+        host=host,
+        port=port,
+        token_file=token_file,
+        limits=server.Limits(rate=rate),
+        certificate=certificate,
+        private_key=private_key,
+    )

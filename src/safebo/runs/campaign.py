@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from safebo.exceptions import ConflictError, InvalidValueError, StopReason, StorageError
+from safebo.exceptions import ConflictError, InvalidValueError, StopReason
+from safebo.journal import not_stored
 from safebo.optimizer import Params, SafeOptimizer, Trial
 from safebo.runs.ledger import Ledger, Pending, RunConfig, pending_error, trial_entry, violations_of
 from safebo.runs.storage import Event, Request, Store
-from safebo.state import Abort, NormRecord, Sample
+from safebo.state import Abort, NormRecord, Sample, State
 
 Result = TypeVar("Result")
 
@@ -106,8 +107,15 @@ class Campaign:
             raise InvalidValueError("This optimizer's steps are stored already.")
         history = {"samples": [], "records": [], "aborts": [], **json.loads(optimizer.state.to_json())}
         body = {**history, "config": config.entry(), "source": source, **circumstances()}
-        stored = store.create(name, [Event("created", body, _text(who or user(), "who"))])
-        return cls(store, Ledger.of(name, stored), optimizer, direct=direct)
+        signed = _text(who or user(), "who")
+        events = [Event("created", body, signed)]
+        trial = optimizer.ask() if optimizer._trial_id() in optimizer._issued else None
+        if trial is not None:  # handed out already: its measurement is to come
+            events += [Event("asked", {"trial": trial_entry(trial)}, signed)]
+            events += [Event("started", {"trial": trial.id}, signed)]
+        campaign = cls(store, Ledger.of(name, store.create(name, events)), optimizer, direct=direct)
+        campaign._mine = None if trial is None else trial.id
+        return campaign
 
     @classmethod
     def open(cls, store: Store, name: str) -> Campaign:
@@ -164,8 +172,13 @@ class Campaign:
         fresh = self.store.events(self.name, self._ledger.seq, self._ledger.digest)
         for event in fresh:
             self._ledger = self._ledger.after(event)
-        if fresh and self._optimizer is not None:
+        if self._optimizer is not None and (fresh or self._behind(self._optimizer.state)):
             self._optimizer._follow(self._ledger.state, self._ledger.trial)
+
+    def _behind(self, state: State) -> bool:
+        """Whether a step was stored and then interrupted (Ctrl-C) before the optimizer had taken it over."""
+        parts = ("samples", "records", "aborts")
+        return any(len(getattr(state, part)) < len(getattr(self._ledger, part)) for part in parts)
 
     # -- steps ----------------------------------------------------------------------------------------------------------
 
@@ -212,6 +225,38 @@ class Campaign:
 
         return self._act(who, work)
 
+    def hand_out(self, *, who: str = "", key: str | None = None) -> Pending | None:
+        """`ask` and `start` in one: the next trial, handed out unless it waits for an approval; None if there is none.
+
+        key: asking again with the key that got a trial gets the same trial, as long as it is out.
+        """
+        request = None if key is None else _request(key, "hand out", None)
+
+        def work() -> Pending | None:
+            pending = self._ledger.pending
+            served = None if request is None else self._served(request)
+            if served is not None:
+                started = self.store.events(self.name, served.seq - 1)[0]
+                if pending is not None and pending.out and pending.started_at == started.at:
+                    return pending
+                raise ConflictError(
+                    f"The key {key!r} belongs to trial {started.body['trial']}, which is not out any more: use a new key."
+                )
+            if pending is not None and pending.out:
+                raise pending_error(self._ledger)
+            if self._ledger.halted is not None or self._ledger.complete:
+                return None
+            if pending is None:
+                self.optimizer.ask()
+                pending = self._ledger.pending
+            if pending is None or (self._ledger.config.confirm and pending.approved is None):
+                return pending
+            self._request = request
+            self._append(Event("started", {"trial": pending.trial.id}))
+            return self._ledger.pending
+
+        return self._act(who, work)
+
     def retry(self, trial: str, *, who: str = "") -> None:
         """The pending trial was handed out but certainly not executed: it may be started (and approved) once more."""
         self._act(who, lambda: self._append(Event("retried", {"trial": trial})))
@@ -236,7 +281,8 @@ class Campaign:
             self.optimizer.tell(known, objective, constraints, context=context)
             return self._receipt()
 
-        return self._once("tell", [what, objective, constraints, context], key, who, work)
+        with not_stored([(what, objective, constraints)]):
+            return self._once("tell", [what, objective, constraints, context], key, who, work)
 
     def tell_many(self, measurements: Iterable[tuple[Any, ...]], *, who: str = "", key: str | None = None) -> Receipt:
         """Measurements made earlier, all or none: (parameters, objective[, constraints[, context]]) each."""
@@ -246,7 +292,8 @@ class Campaign:
             self.optimizer.tell_many(rows)
             return self._receipt()
 
-        return self._once("tell_many", rows, key, who, work)
+        with not_stored(rows):
+            return self._once("tell_many", rows, key, who, work)
 
     def abort(self, what: str | Params, reason: str, *, who: str = "", key: str | None = None) -> Receipt:
         """An experiment that failed or was stopped, named by its trial's id or its parameters: others keep away from it."""
@@ -306,19 +353,20 @@ class Campaign:
     def _once(self, verb: str, content: Any, key: str | None, who: str, work: Callable[[], Receipt]) -> Receipt:
         if key is None:
             return self._act(who, work)
-        if not isinstance(key, str) or not 0 < len(key) <= 200 or not key.isprintable():
-            raise InvalidValueError(f"An idempotency key is text of 1 to 200 printable characters, got {key!r:.220}.")
-        request = Request(key, hashlib.sha256(json.dumps([verb, content], default=repr, sort_keys=True).encode()).hexdigest())
+        request = _request(key, verb, content)
 
         def first_or_again() -> Receipt:
-            served = self.store.request(self.name, key)
-            if served is None:
-                return work()
-            if served.fingerprint != request.fingerprint:
-                raise ConflictError(f"The key {key!r} belongs to another request: use a new key for a new request.")
-            return self._receipt(served.seq, repeated=True)
+            served = self._served(request)
+            return work() if served is None else self._receipt(served.seq, repeated=True)
 
         return self._act(who, first_or_again, request)
+
+    def _served(self, request: Request) -> Request | None:
+        """The request of the same key, if it has been served; it must be the same one."""
+        served = self.store.request(self.name, request.key)
+        if served is not None and served.fingerprint != request.fingerprint:
+            raise ConflictError(f"The key {request.key!r} belongs to another request: use a new key for a new request.")
+        return served
 
     def _receipt(self, seq: int | None = None, repeated: bool = False) -> Receipt:
         last = self._ledger.seq if seq is None else seq
@@ -392,11 +440,7 @@ class _Writer:
                 text = ", ".join(f"{name} = {value:g}" for name, value in violated.items())
                 cause = {"cause": StopReason.VIOLATION.value, "reason": f"measured outside a limit: {text}"}
                 events.append(Event("stopped", cause))
-            try:
-                campaign._append(*self.before, *events)
-            except StorageError as error:
-                values = "; ".join(f"{s.values} at {s.point}" for s in samples[:10])
-                raise StorageError(f"{error} NOT STORED: {values}. Write it down, and tell it again.") from error
+            campaign._append(*self.before, *events)
 
     def aborted(self, abort: Abort) -> None:
         with self._campaign._lock:
@@ -407,6 +451,13 @@ class _Writer:
         with campaign._lock:
             campaign._append(Event("retried", {"trial": trial.id}), Event("started", {"trial": trial.id}))
             campaign._mine = trial.id
+
+
+def _request(key: object, verb: str, content: Any) -> Request:
+    if not isinstance(key, str) or not 0 < len(key) <= 200 or not key.isprintable():
+        raise InvalidValueError(f"An idempotency key is text of 1 to 200 printable characters, got {key!r:.220}.")
+    text = json.dumps([verb, content], default=repr, sort_keys=True)
+    return Request(key, hashlib.sha256(text.encode()).hexdigest())
 
 
 def user() -> str:
@@ -433,6 +484,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+    whole = isinstance(value, str) and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+    if not isinstance(value, str) or not whole or len(value) > LONGEST_TEXT:
         raise InvalidValueError(f"{what} must be text of at most {LONGEST_TEXT} characters, got {value!r:.200}.")
     return value

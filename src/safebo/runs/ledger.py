@@ -153,6 +153,11 @@ class Ledger:
         return self.halt if self.status in ("paused", "stopped") else None
 
     @property
+    def complete(self) -> bool:
+        """Whether all experiments that the configuration asks for have been made."""
+        return self.config.experiments is not None and self.experiments >= self.config.experiments
+
+    @property
     def trial(self) -> Trial | None:
         """The pending trial."""
         return None if self.pending is None else self.pending.trial
@@ -190,7 +195,7 @@ class Ledger:
         """The pending trial, which must be this one."""
         if self.pending is not None and self.pending.trial.id == identity:
             return self.pending
-        if identity in self.closed:
+        if isinstance(identity, str) and identity in self.closed:
             raise ConflictError(f"Trial {identity} of run {self.name!r} has been told or aborted already.")
         what = "none is" if self.pending is None else f"{self.pending.trial.id} is"
         raise ConflictError(f"Trial {identity!r:.100} of run {self.name!r} is not pending; {what}.")

@@ -1,0 +1,75 @@
+"""The runs that a server has in hand."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeVar
+
+from safebo.exceptions import OvertakenError
+from safebo.runs.campaign import Campaign
+from safebo.runs.ledger import Ledger
+from safebo.runs.storage import Store
+from safebo.server.reader import Reader
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 8
+"""How often a step is tried again when others write to the same run at the same moment."""
+
+
+class Run:
+    """One run: to compute with, to command, and to look at. Each reads what the others have written before it acts."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store, self.name = store, name
+        self.reader = Reader(store, name)
+
+    @cached_property
+    def worker(self) -> Campaign:
+        """Asks and tells; busy for seconds at times."""
+        return Campaign.open(self.store, self.name)
+
+    @cached_property
+    def gate(self) -> Campaign:
+        """Approves, pauses and stops: never waits for the worker, who finds out when he wants to write."""
+        return Campaign.open(self.store, self.name)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The run, with what has been written by now."""
+        return self.reader.ledger
+
+
+class Desk:
+    """Runs by name; those not used for the longest time are put away."""
+
+    def __init__(self, store: Store, keep: int = 32) -> None:
+        self.store, self._keep = store, keep
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def run(self, name: str) -> Run:
+        """The run of this name."""
+        with self._lock:
+            if name in self._runs:
+                self._runs.move_to_end(name)
+                return self._runs[name]
+        run = Run(self.store, name)
+        with self._lock:
+            kept = self._runs.setdefault(name, run)
+            while len(self._runs) > self._keep:
+                self._runs.popitem(last=False)
+            return kept
+
+
+def persist(step: Callable[[], Result]) -> Result:
+    """Try a step again as long as others are quicker: what it finds then decides."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return step()
+        except OvertakenError:
+            continue
+    return step()

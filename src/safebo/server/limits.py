@@ -1,0 +1,67 @@
+"""Limits on what one client may send: bytes per request, requests per second."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes from one client. Zero requests per second: no limit."""
+
+    body: int = 256 * 1024
+    """Bytes of a request's body at most."""
+    rate: float = 100.0
+    """Requests per second, on average."""
+    burst: int = 200
+    """Requests at once."""
+    failures: int = 20
+    """Wrong tokens per minute from one address."""
+    streams: int = 100
+    """Event streams at once, over all clients."""
+
+
+class Buckets:
+    """Token buckets: each key may spend `burst` at once and gains `rate` per second."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic, keys: int = 4096) -> None:
+        self._rate, self._burst, self._clock, self._keys = rate, burst, clock, keys
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key -> level, time
+        self._lock = threading.Lock()
+
+    def spend(self, key: str, amount: float = 1.0) -> float:
+        """Seconds to wait before the next attempt; 0 if this one is allowed."""
+        if not self._rate:
+            return 0.0
+        with self._lock:
+            level, now = self._level(key)
+            if level < amount:
+                self._levels[key] = level, now
+                return max((amount - level) / self._rate, 1e-3)
+            self._levels[key] = level - amount, now
+            while len(self._levels) > self._keys:
+                self._levels.popitem(last=False)
+            return 0.0
+
+    def empty(self, key: str) -> float:
+        """Seconds until `spend` is allowed again, without spending."""
+        with self._lock:
+            level, _ = self._level(key)
+            return 0.0 if not self._rate or level >= 1.0 else (1.0 - level) / self._rate
+
+    def _level(self, key: str) -> tuple[float, float]:
+        now = self._clock()
+        level, then = self._levels.pop(key, (self._burst, now))
+        level = min(self._burst, level + (now - then) * self._rate)
+        self._levels[key] = level, now
+        return level, now
+
+
+def retry_after(seconds: float) -> str:
+    """The value of a Retry-After header."""
+    return str(max(1, math.ceil(seconds)))

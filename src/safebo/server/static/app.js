@@ -1,0 +1,423 @@
+// The live page: follows one run through its event stream, and lets an operator command it.
+
+import { html, line, map, named, norms, outside, place_of, progress, progressLegend, show } from "/charts.js";
+
+const $ = (id) => document.getElementById(id);
+const QUIET = 12000; // milliseconds without a sign of life after which the connection counts as lost
+const page = { token: sessionStorage.getItem("safebo-token"), name: null, run: null, role: "", samples: [], aborted: [], events: [], slice: null, norms: null, heard: 0, lostSince: null, view: {}, generation: 0 };
+
+// -- talking to the server -----------------------------------------------------------------------------------------------
+
+class Refused extends Error {
+  constructor(status, body) { super(body.detail || `The server answered ${status}.`); this.status = status; this.body = body; }
+}
+
+function headers(more = {}) { return { ...(page.token ? { authorization: `Bearer ${page.token}` } : {}), ...more }; }
+
+async function get(path, query = []) {
+  const text = new URLSearchParams(query).toString();
+  const answer = await fetch(`/api/v1${path}${text ? `?${text}` : ""}`, { headers: headers(), cache: "no-store" });
+  return read(answer);
+}
+
+async function post(path, body, key = null) {
+  const more = { ...(body === undefined ? {} : { "content-type": "application/json" }), ...(key ? { "idempotency-key": key } : {}) };
+  return read(await fetch(`/api/v1${path}`, { method: "POST", headers: headers(more), body: body === undefined ? undefined : JSON.stringify(body) }));
+}
+
+async function read(answer) {
+  const body = await answer.json().catch(() => ({}));
+  if (answer.status === 401) login(page.token ? body.detail : "");
+  if (!answer.ok) throw new Refused(answer.status, body);
+  return body;
+}
+
+const at = () => `/runs/${encodeURIComponent(page.name)}`;
+const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
+const clock = (when) => new Date(when).toLocaleTimeString([], { hour12: false });
+
+function complain(error) {
+  $("error").textContent = error instanceof Refused ? error.message : `Not done: ${error.message}. Is the server reachable?`;
+  $("error").hidden = false;
+  clearTimeout(complain.timer);
+  complain.timer = setTimeout(() => ($("error").hidden = true), 12000);
+}
+
+async function act(verb, body, key) {
+  try {
+    const done = await post(`${at()}/${verb}`, body, key);
+    $("error").hidden = true;
+    await refresh();
+    return done;
+  } catch (error) { complain(error); await refresh().catch(broken); return null; }
+}
+
+// -- following a run -----------------------------------------------------------------------------------------------------
+
+async function follow(generation) {
+  let wait = 500;
+  while (generation === page.generation) {
+    try {
+      const abort = new AbortController();
+      page.cut = () => abort.abort();
+      const watchdog = setInterval(() => { if (generation !== page.generation || Date.now() - page.heard > QUIET) abort.abort(); }, 1000);
+      try {
+        heard();
+        const last = page.events.length ? page.events[0].seq : 0;
+        const answer = await fetch(`/api/v1${at()}/events/stream?after=${last}`, { headers: headers(), signal: abort.signal, cache: "no-store" });
+        if (!answer.ok) await read(answer);
+        const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+        await refresh();
+        wait = 500;
+        for (let rest = ""; ;) {
+          const { done, value } = await reader.read();
+          if (done) break;
+          heard();
+          const parts = (rest + value).split("\n\n");
+          rest = parts.pop();
+          const fresh = parts.flatMap((part) => part.split("\n").filter((l) => l.startsWith("data: ")).map((l) => JSON.parse(l.slice(6))));
+          if (fresh.length && generation === page.generation) { note(fresh); soon(); }
+        }
+      } finally { clearInterval(watchdog); abort.abort(); }
+    } catch (error) {
+      if (error instanceof Refused && [401, 404].includes(error.status)) { if (error.status === 404) complain(error); return; }
+    }
+    if (generation !== page.generation) return;
+    lost();
+    await new Promise((go) => setTimeout(go, wait));
+    wait = Math.min(4000, 2 * wait);
+  }
+}
+
+function heard() { page.heard = Date.now(); }
+function lost() { page.lostSince ??= Math.max(page.updated || 0, 0) || Date.now(); freshness(); }
+
+function broken() { lost(); page.cut?.(); } // connect anew: only that shows that everything is up to date again
+
+function freshness() {
+  if (page.lostSince === null && page.name && page.heard && Date.now() - page.heard > QUIET) page.lostSince = page.heard;
+  const stale = page.lostSince !== null;
+  if (document.body.classList.toggle("stale", stale) !== freshness.before) { freshness.before = stale; if (page.run) drawNext(); }
+  $("lost").hidden = !stale;
+  const known = page.run ? page.run.status : "no run", shown = stale && page.run ? `was ${known}` : known;
+  if ($("status").textContent !== shown) { $("status").textContent = shown; $("status").className = `pill ${stale ? "unknown" : known}`; }
+  if (stale) $("lost").textContent = `No connection since ${clock(page.lostSince)}. What you see is old: do not act on it. Trying again …`;
+  $("link").textContent = stale ? `lost ${clock(page.lostSince)}` : page.updated ? `live, ${clock(Math.max(page.heard, page.updated))}` : "connecting";
+}
+
+function note(fresh) {
+  const known = page.events.length ? page.events[0].seq : 0;
+  page.events = [...fresh.filter((e) => e.seq > known).reverse(), ...page.events].slice(0, 500);
+  drawLog();
+}
+
+function soon() { clearTimeout(soon.timer); soon.timer = setTimeout(() => refresh().catch(broken), 60); }
+
+async function refresh() {
+  const generation = page.generation, name = page.name;
+  const [run, fresh] = await Promise.all([get(at()), get(`${at()}/samples`, [["after", page.samples.length]])]);
+  if (generation !== page.generation || name !== page.name) return;
+  if (page.run && run.seq < page.run.seq) return; // an answer that was overtaken
+  const changed = !page.run || fresh.measurements.length || fresh.aborted.length !== page.aborted.length || run.pending?.id !== page.run.pending?.id;
+  page.samples = [...page.samples, ...fresh.measurements.filter((m) => m.number > page.samples.length)];
+  page.aborted = fresh.aborted;
+  const first = !page.run;
+  page.run = run;
+  page.updated = Date.now();
+  page.lostSince = null;
+  heard();
+  role(run.role, run.you);
+  if (first) chooseAxes();
+  drawAll();
+  if (changed) look();
+}
+
+// What takes the server longer: one request at a time, and the newest wish wins.
+async function look() {
+  if (look.busy) { look.again = true; return; }
+  look.busy = true;
+  do {
+    look.again = false;
+    const generation = page.generation;
+    try {
+      if (!page.samples.length) for (const id of ["best", "slice", "norms"]) $(id).replaceChildren(html("p", { class: "note" }, "Nothing is known before the first safe measurement."));
+      else {
+        const [best, slice, bounds] = [await get(`${at()}/best`), await fetchSlice(), await get(`${at()}/norms`)];
+        if (generation === page.generation) { Object.assign(page, { best, slice, norms: bounds }); drawBest(); drawSlice(); drawNorms(); }
+      }
+    } catch (error) { if (error instanceof Refused && error.status !== 429) complain(error); }
+  } while (look.again);
+  look.busy = false;
+}
+
+async function reslice() {
+  if (reslice.busy) { reslice.again = true; return; }
+  reslice.busy = true;
+  do {
+    reslice.again = false;
+    try { page.slice = await fetchSlice(); drawSlice(); } catch (error) { complain(error); }
+  } while (reslice.again);
+  reslice.busy = false;
+}
+
+function fetchSlice() {
+  const { x, y, output, fixed } = page.view;
+  const others = Object.entries(fixed).filter(([name]) => name !== x && name !== y).map(([name, value]) => ["at", `${name}:${value}`]);
+  return get(`${at()}/slice`, [["x", x], ...(y ? [["y", y]] : []), ["output", output], ...others]);
+}
+
+// -- runs and roles ------------------------------------------------------------------------------------------------------
+
+async function list() {
+  try {
+    const { runs, you, role: mine } = await get("/runs");
+    role(mine, you);
+    const options = runs.map((r) => html("option", { value: r.name }, `${r.title || r.name}${r.waiting ? " – waits for approval" : r.status === "running" ? "" : ` – ${r.status}`}`));
+    const wanted = page.name ?? (decodeURIComponent(location.hash.slice(1)) || runs[0]?.name);
+    if (!$("runs").matches(":focus")) { $("runs").replaceChildren(...(options.length ? options : [html("option", {}, "no runs yet")])); if (wanted) $("runs").value = wanted; }
+    if (page.name === null && wanted && runs.length) open(wanted);
+  } catch (error) { if (!(error instanceof Refused)) broken(); }
+}
+
+function open(name) {
+  page.generation++;
+  Object.assign(page, { name, run: null, samples: [], aborted: [], events: [], slice: null, norms: null, best: null, updated: 0, view: {}, lostSince: null });
+  for (const id of ["log", "progress", "next"]) $(id).replaceChildren();
+  for (const id of ["best", "slice", "norms"]) $(id).replaceChildren(html("p", { class: "note" }, "Computing …"));
+  history.replaceState(null, "", `#${encodeURIComponent(name)}`);
+  $("runs").value = name;
+  follow(page.generation);
+}
+
+function role(kind, you) {
+  document.body.classList.toggle("viewer", kind !== "operator");
+  document.body.classList.toggle("acting", kind === "operator");
+  $("who").textContent = kind === "operator" ? `operator ${you}` : `${you}, looking only`;
+  page.role = kind;
+}
+
+// -- drawing -------------------------------------------------------------------------------------------------------------
+
+function drawAll() {
+  const run = page.run;
+  document.body.classList.remove("idle");
+  document.title = `${run.status === "running" ? "" : `${run.status}: `}${run.title || run.name} – safebo`;
+  const halted = run.status === "paused" || run.status === "stopped";
+  $("pause").querySelector("span").textContent = halted ? "Resume" : "Pause";
+  $("stop").disabled = run.status === "stopped";
+  $("stop").textContent = run.status === "stopped" ? "STOPPED" : "STOP";
+  $("halt").hidden = run.status === "running" && !run.reason;
+  $("halt").classList.toggle("bad", run.status === "stopped");
+  $("halt").textContent = run.status === "running" ? run.reason : `${run.status[0].toUpperCase()}${run.status.slice(1)}${run.reason ? `: ${run.reason.replace(/\.$/, "")}.` : "."} ${run.reason === run.advice ? "" : run.advice}`;
+  drawNext();
+  drawCounts();
+  drawProgress();
+  freshness();
+}
+
+function drawNext() {
+  const { pending: trial, confirm } = page.run, stale = page.lostSince !== null, card = $("next").closest(".card");
+  card.classList.toggle("waiting", Boolean(trial?.waiting));
+  card.classList.toggle("out", Boolean(trial?.out));
+  if (!trial) {
+    const done = page.run.status !== "running";
+    $("next").replaceChildren(html("p", { class: "state" }, done ? "Nothing is handed out." : page.samples.length ? "None is pending. The plant's program, or N, asks for the next one." : "There is no measurement yet: enter one that is known to be safe (M)."));
+    buttons(!done && page.samples.length ? [["next", "n", "Take the next trial", take]] : [], stale);
+    return;
+  }
+  const unit = Object.fromEntries(page.run.parameters.map((p) => [p.name, p.unit]));
+  const state = trial.waiting ? "Waits for your approval. It has not been sent to the plant." : trial.out ? `Out since ${clock(trial.started_at)}: waiting for its measurement.` : trial.approved_by ? `Approved by ${trial.approved_by} at ${clock(trial.approved_at)}. Not sent to the plant yet.` : "Certified. Not sent to the plant yet.";
+  $("next").replaceChildren(
+    html("p", { class: "state" }, page.role !== "operator" && trial.waiting ? "Waits for an operator's approval." : state),
+    html("dl", { class: "params" }, Object.entries(trial.params).map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, show(value, 5), " ", html("small", {}, unit[name] || ""))))),
+    ...page.run.outputs.map((o) => certificate(o, trial)),
+    html("p", { class: "note" }, `Each certificate holds with probability ${show(trial.probability, 3)} (confidence ${show(trial.confidence, 3)}). Sub-domain ${Object.entries(trial.cube).map(([n, [a, b]]) => `${n} ${show(a)}…${show(b)}`).join(", ")}. Trial ${trial.id}, asked for by ${trial.asked_by} at ${clock(trial.asked_at)}${trial.approved_by ? `, approved by ${trial.approved_by} at ${clock(trial.approved_at)}` : confirm ? "" : "; this run needs no approval"}${trial.refutations ? `; ${trial.refutations} norm bounds were refuted at this step` : ""}.`));
+  const halted = page.run.status !== "running";
+  buttons(trial.waiting
+    ? [["approve go", "a", "Approve", () => act("approve", { trial: trial.id })], ["reject no", "r", "Reject", askReject]]
+    : trial.out
+      ? [["measure go", "m", "Enter its measurement", askMeasurement], ["abort no", null, "Abort …", askAbort], ["retry", null, "It was not executed …", askRetry]]
+      : [["next", "n", "Take it", take], ["reject no", "r", "Reject", askReject]], stale, halted);
+}
+
+function buttons(entries, stale, halted = false) {
+  const had = document.activeElement?.closest("#actions") ? document.activeElement.className : null;
+  $("actions").replaceChildren(...entries.map(([kind, key, name, run]) =>
+    html("button", { type: "button", class: kind, "data-key": key, "aria-keyshortcuts": key, disabled: stale || (halted && kind === "next"), onclick: run }, key ? html("kbd", {}, key.toUpperCase()) : "", key ? " " : "", name)));
+  if (!entries.some(([, key]) => key === "m") && page.run) $("actions").append(html("button", { type: "button", class: "measure", "data-key": "m", "aria-keyshortcuts": "m", disabled: stale, onclick: askMeasurement }, html("kbd", {}, "M"), " Enter a measurement"));
+  if (had) $("actions").querySelector(`[class="${had}"]`)?.focus();
+}
+
+function certificate(output, trial) {
+  const { lower, upper } = trial.bounds[output.name], norm = trial.norms[output.name], unit = output.unit ? ` ${output.unit}` : "";
+  const limit = [output.lower === null ? null : `above ${show(output.lower)}`, output.upper === null ? null : `below ${show(output.upper)}`].filter(Boolean).join(" and ");
+  return html("p", { class: "certificate" }, html("strong", {}, output.name), " between ", html("strong", {}, show(lower)), " and ", html("strong", {}, show(upper) + unit), limit ? ` (must stay ${limit})` : " (no limit)", `, norm bound ${show(norm, 3)}`);
+}
+
+function drawCounts() {
+  const run = page.run, wanted = run.experiments_wanted === null ? "" : ` of ${run.experiments_wanted}`;
+  const rows = [["experiments", `${run.experiments}${wanted}`], ["measurements", run.measurements], ["aborted", run.aborted], ["violations", run.violations.length], ["approval", run.confirm ? "required" : "not required"], ["guarantee", `${show(run.probability, 3)} per certificate`]];
+  $("counts").replaceChildren(...rows.map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", { class: name === "violations" && value ? "bad" : "" }, String(value)))));
+}
+
+function drawBest() {
+  const best = page.best;
+  if (!best) return;
+  const unit = Object.fromEntries(page.run.parameters.map((p) => [p.name, p.unit]));
+  $("best").replaceChildren(html("dl", { class: "params" }, Object.entries(best.params).map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, show(value, 5), " ", html("small", {}, unit[name] || ""))))),
+    html("p", { class: "note" }, "objective certified between ", html("strong", {}, show(best.lower)), " and ", html("strong", {}, show(best.upper)), `, estimated ${show(best.mean)}`));
+}
+
+function drawProgress() {
+  const place = $("progress");
+  place.replaceChildren(...page.run.outputs.map((o) => progress(place, o, page.samples, page.aborted, page.run.pending)), progressLegend(page.aborted.length));
+}
+
+function chooseAxes() {
+  const names = page.run.parameters.map((p) => p.name), two = names.length > 1;
+  page.view = { x: names[0], y: two ? names[1] : "", output: page.run.outputs[0].name, shown: "mean", fixed: {}, norm: page.run.outputs[0].name };
+  const select = (name, key, options, then) => html("label", {}, name, html("select", { "data-axis": key, "aria-label": name, onchange: (e) => { page.view[key] = e.target.value; then(key); } }, options.map(([value, text]) => html("option", { value, selected: page.view[key] === value }, text))));
+  const moved = (key) => {
+    if (page.view.x === page.view.y) page.view[key === "x" ? "y" : "x"] = key === "x" ? "" : names.find((n) => n !== page.view.y);
+    for (const s of $("axes").querySelectorAll("select")) s.value = page.view[s.dataset.axis];
+    drawSliders();
+    reslice();
+  };
+  const outputs = page.run.outputs.map((o) => [o.name, named(o)]);
+  $("axes").replaceChildren(select("across", "x", names.map((n) => [n, n]), moved), two ? select("up", "y", [["", "(value)"], ...names.map((n) => [n, n])], moved) : "", outputs.length > 1 ? select("output", "output", outputs, moved) : "", two ? select("colour", "shown", [["mean", "mean"], ["lower", "lower bound"], ["upper", "upper bound"]], drawSlice) : "");
+  $("norm-axes").replaceChildren(outputs.length > 1 ? select("output", "norm", outputs, drawNorms) : "");
+  drawSliders();
+}
+
+function drawSliders() {
+  const { x, y, fixed } = page.view, trial = page.run.pending;
+  $("sliders").replaceChildren(...page.run.parameters.filter((p) => p.name !== x && p.name !== y).map((p) => {
+    const value = (fixed[p.name] ??= trial?.params[p.name] ?? page.best?.params[p.name] ?? page.samples.at(-1)?.params[p.name] ?? (p.low + p.high) / 2);
+    const output = html("output", {}, show(value)), move = (e) => { fixed[p.name] = Number(e.target.value); output.textContent = show(fixed[p.name]); reslice(); };
+    return html("label", {}, html("span", {}, `${named(p)} = `, output), html("input", { type: "range", min: p.low, max: p.high, step: (p.high - p.low) / 200, value, "aria-label": named(p), oninput: move }));
+  }));
+}
+
+function drawSlice() {
+  const place = $("slice"), data = page.slice;
+  if (!data || !page.run) return;
+  place.replaceChildren(data.y ? map(place, data, page.run, page.samples, page.run.pending, page.view.shown) : line(place, data, page.run, page.samples, page.run.pending));
+}
+
+function drawNorms() { if (page.norms) $("norms").replaceChildren(norms($("norms"), page.norms, page.view.norm)); }
+
+function drawLog() {
+  $("log").replaceChildren(...page.events.slice(0, 200).map((e) => html("li", {}, html("span", { class: "seq" }, String(e.seq)), html("time", { class: "at", datetime: e.at }, clock(e.at)), html("span", { class: `kind${["stopped", "rejected", "aborted"].includes(e.kind) || Object.keys(e.body.violated ?? {}).length ? " bad" : ""}` }, e.kind), html("span", { class: "text" }, said(e)))));
+}
+
+function said(e) {
+  const b = e.body, by = e.who ? `by ${e.who}` : "";
+  const trial = typeof b.trial === "string" ? `trial ${b.trial}` : "";
+  if (e.kind === "asked") return `trial ${b.trial.id}: ${place_of(b.trial.params)}, certified ${Object.entries(b.trial.bounds).map(([n, [l, u]]) => `${n} ${show(l)}…${show(u)}`).join(", ")}${b.trial.refutations.length ? `; ${b.trial.refutations.length} norm bounds refuted` : ""} ${by}`;
+  if (e.kind === "told") return `${page.run?.outputs.map((o, i) => `${o.name} = ${show(b.sample[2][i], 5)}`).join(", ") ?? ""} at ${b.sample[0].map((v) => show(v)).join(", ")}${Object.keys(b.violated).length ? " OUTSIDE A LIMIT" : ""} ${by}`;
+  if (e.kind === "aborted") return `${b.abort[3]} at ${b.abort[0].map((v) => show(v)).join(", ")} ${by}`;
+  if (e.kind === "configured") return `${JSON.stringify(b.changes)} ${by}`;
+  return [trial, b.reason, by].filter(Boolean).join(" ");
+}
+
+// -- dialogs -------------------------------------------------------------------------------------------------------------
+
+function ask(title, content, confirm, then, kind = "go") {
+  const dialog = $("dialog"), form = $("form"), yes = html("button", { type: "submit", class: kind, value: "yes" }, confirm);
+  form.replaceChildren(html("h2", { id: "dialog-title" }, title), ...content, html("div", { class: "row" }, yes, html("button", { type: "button", class: "cancel", onclick: () => dialog.close() }, "Cancel")));
+  form.onsubmit = async (e) => { e.preventDefault(); if ((await then(new FormData(form))) !== false) dialog.close(); };
+  if (dialog.open) dialog.close();
+  dialog.showModal();
+  (form.querySelector("input:not([readonly]), textarea") ?? yes).focus();
+}
+
+function field(name, label, more = {}) { return html("label", {}, label, html("input", { name, ...more })); }
+const decimal = (text) => { const value = Number(String(text).trim().replace(",", ".")); return String(text).trim() === "" || !Number.isFinite(value) ? NaN : value; };
+
+function login(complaint) {
+  if ($("dialog").open) return;
+  page.generation++;
+  ask("Sign in", [html("p", { class: "note" }, complaint || "This server asks for a token. It stays in this tab only."), field("token", "Token", { type: "password", required: true, autocomplete: "off" })], "Sign in", (data) => {
+    page.token = data.get("token").trim();
+    sessionStorage.setItem("safebo-token", page.token);
+    page.name = null;
+    setTimeout(list);
+  });
+  $("form").querySelector(".cancel").hidden = true;
+}
+
+async function take() { await act("ask", undefined, newKey()); }
+
+function askReject() {
+  const trial = page.run.pending;
+  if (!trial || trial.out) return;
+  ask("Reject the trial", [html("p", {}, place_of(trial.params)), html("p", { class: "note" }, "Experiments keep away from it from now on."), field("reason", "Why (for the record)", { maxlength: 500 })], "Reject", (data) => void act("reject", { trial: trial.id, reason: data.get("reason") }), "no");
+}
+
+function askAbort() {
+  const trial = page.run.pending;
+  ask("Abort the trial", [html("p", {}, place_of(trial.params)), html("p", { class: "note" }, "It failed, or nobody knows what became of it. Nothing is learned from it, and experiments keep away from it."), field("reason", "What happened", { required: true, maxlength: 500 })], "Abort", (data) => void act("abort", { trial: trial.id, reason: data.get("reason") }), "no");
+}
+
+function askRetry() {
+  const trial = page.run.pending;
+  ask("It was certainly not executed?", [html("p", {}, place_of(trial.params)), html("p", { class: "note" }, "Then it may be handed out once more. If you are not certain, abort it.")], "It was not executed", () => void act("retry", { trial: trial.id }), "no");
+}
+
+function askMeasurement() {
+  const run = page.run, trial = run.pending?.out ? run.pending : null, key = newKey();
+  const params = run.parameters.map((p) => field(`p:${p.name}`, named(p), { value: trial ? show(trial.params[p.name], 6) : "", readonly: Boolean(trial), required: true, inputmode: "decimal" }));
+  const values = run.outputs.map((o) => field(`o:${o.name}`, `${named(o)}${o.lower !== null ? `, at least ${show(o.lower)}` : ""}${o.upper !== null ? `, at most ${show(o.upper)}` : ""}`, { required: true, inputmode: "decimal" }));
+  const warning = html("p", { class: "note", role: "alert" });
+  ask(trial ? "Measurement of the trial" : "Measurement without asking", [...params, ...values, field("note", "Note", { maxlength: 500 }), warning], "Store", async (data) => {
+    const numbers = (prefix, things) => Object.fromEntries(things.map((t) => [t.name, decimal(data.get(`${prefix}:${t.name}`))]));
+    const [place, found] = [numbers("p", run.parameters), numbers("o", run.outputs)], bad = Object.entries({ ...(trial ? {} : place), ...found }).find(([, v]) => Number.isNaN(v));
+    if (bad) { warning.textContent = `${bad[0]} is not a number.`; return false; }
+    const beyond = run.outputs.filter((o) => outside(o, found[o.name]));
+    if (beyond.length && warning.dataset.seen !== JSON.stringify(found)) { warning.dataset.seen = JSON.stringify(found); warning.textContent = `${beyond.map((o) => o.name).join(", ")} is outside its limit${run.on_violation === "stop" && trial ? "; this stops the run" : ""}. Press Store again if it is right.`; return false; }
+    const { objective, ...constraints } = found, context = { entered: "by hand", ...(data.get("note") ? { note: data.get("note") } : {}) };
+    try { await post(`${at()}/tell`, { ...(trial ? { trial: trial.id } : { params: place }), objective, constraints, context }, key); await refresh(); } catch (error) { warning.textContent = error.message; return false; }
+    return true;
+  });
+}
+
+function askStop() {
+  if (page.run?.status === "stopped") return;
+  ask(`Stop ${page.run.title || page.run.name}?`, [html("p", {}, "Nothing more is handed out. Press S again, or Enter.")], "Stop now", () => void stop(), "stop now");
+  $("form").querySelector("[value=yes]").focus();
+}
+
+async function stop() {
+  $("stop").textContent = "STOPPING";
+  if (!(await act("stop", { reason: "stopped on the page" })) && page.lostSince !== null) complain(new Refused(0, { detail: "NOT STOPPED: the server does not answer. Use the rig's own switch." }));
+  if (page.run) drawAll();
+}
+const pause = () => act(["paused", "stopped"].includes(page.run?.status) ? "resume" : "pause", { reason: "" });
+
+// -- beginning -----------------------------------------------------------------------------------------------------------
+
+document.addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.metaKey || e.altKey || e.repeat || !page.run) return;
+  const key = e.key.toLowerCase(), dialog = $("dialog");
+  if (dialog.open) {
+    if (key === "s" && $("form").querySelector("button.now")) { e.preventDefault(); $("form").requestSubmit(); }
+    return;
+  }
+  if (e.target.matches("input:not([type=range]), textarea, select")) return;
+  const cards = [...document.querySelectorAll("main .card")];
+  const button = page.role === "operator" ? $("actions").querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`) : null;
+  if (button) { e.preventDefault(); button.click(); }
+  else if (key === "p" && page.role === "operator") { e.preventDefault(); pause(); }
+  else if (key === "s" && page.role === "operator") { e.preventDefault(); askStop(); }
+  else if (key === "?") cards.at(-1).scrollIntoView();
+  else if (/^[1-5]$/.test(key)) { const card = cards[[0, 2, 3, 4, 5][key - 1]]; card.scrollIntoView(); card.tabIndex = -1; card.focus({ preventScroll: true }); }
+});
+$("stop").addEventListener("click", stop);
+$("pause").addEventListener("click", pause);
+$("runs").addEventListener("change", (e) => open(e.target.value));
+window.addEventListener("hashchange", () => { const name = decodeURIComponent(location.hash.slice(1)); if (name && name !== page.name) open(name); });
+let width = innerWidth;
+window.addEventListener("resize", () => { clearTimeout(open.timer); open.timer = setTimeout(() => { if (width !== innerWidth && page.run) { width = innerWidth; drawProgress(); drawSlice(); drawNorms(); } }, 150); });
+setInterval(freshness, 500);
+setInterval(list, 5000);
+list();

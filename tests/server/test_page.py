@@ -1,0 +1,311 @@
+"""The live page in a real browser: Chromium through Playwright. Screenshots go to out/page/."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from safebo.runs import Campaign
+from safebo.server import Tokens
+from tests.server.conftest import LINE, OPERATOR, VIEWER, Served, truth
+
+pytestmark = pytest.mark.filterwarnings("default::safebo.exceptions.SafeboWarning")
+
+SHOTS = Path("out/page")
+QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    if found is None:
+        advice = "Chromium is missing: `apt-get install chromium`, or `make chromium` as root."
+        pytest.fail(advice) if os.environ.get("CI") else pytest.skip(advice)
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    expect.set_options(timeout=30_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, served: Served) -> Iterator[Callable[..., Page]]:
+    contexts, problems = [], []
+
+    def opened(run: str = "line", token: str | None = OPERATOR, size: tuple[int, int] = (1280, 900), **more: Any) -> Page:
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **more)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda r: None if r.url.startswith((served.url, "data:")) else problems.append(f"asked for {r.url}"))
+        page.on("console", lambda m: problems.append(m.text) if "Content Security Policy" in m.text else None)
+        page.goto(f"{served.url}/#{run}")
+        if token is not None:
+            page.locator("input[name=token]").fill(token)
+            page.keyboard.press("Enter")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+def events(served: Served, *kinds: str) -> list[tuple[str, str]]:
+    return [(e.kind, e.who) for e in served.store.events("line") if e.kind in kinds]
+
+
+def status(page: Page, text: str) -> None:
+    expect(page.locator("#status")).to_have_text(text, timeout=15_000)
+
+
+def test_approve_by_keyboard_and_tell_by_hand(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create(confirm=True, title="Pendulum, rig 2")
+    served.operator.post(f"{run}/ask", headers={"idempotency-key": "rig"})
+    page = opened()
+    expect(page.get_by_text("Waits for your approval")).to_be_visible()
+    expect(page.locator("#slice svg").first).to_be_visible()
+    page.screenshot(path=SHOTS / "waiting.png")
+    page.keyboard.press("a")
+    expect(page.get_by_text("Approved by olga").first).to_be_visible()
+    assert events(served, "approved", "started") == [("approved", "olga")]
+    assert served.operator.post(f"{run}/ask", headers={"idempotency-key": "rig"}).status_code == 200  # the rig's program
+    expect(page.get_by_text("waiting for its measurement")).to_be_visible()
+    page.keyboard.press("m")
+    page.get_by_role("textbox", name="objective").fill("nonsense")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("objective is not a number")).to_be_visible()
+    page.get_by_role("textbox", name="objective").fill("0,85")
+    page.get_by_label("Note").fill("<img src=x onerror=alert(1)>")
+    page.screenshot(path=SHOTS / "measurement.png")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("None is pending")).to_be_visible()
+    sample = served.viewer.get(f"{run}/samples").json()["measurements"][-1]
+    assert sample["values"] == {"objective": 0.85} and sample["trial"] is not None
+    assert sample["context"] == {"entered": "by hand", "note": "<img src=x onerror=alert(1)>"}
+
+
+def test_reject_with_a_reason(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create(confirm=True)
+    served.operator.post(f"{run}/ask")
+    page = opened()
+    page.get_by_role("button", name="Reject").click()
+    page.get_by_label("Why").fill("too fast for today")
+    page.screenshot(path=SHOTS / "reject.png")
+    page.get_by_role("dialog").get_by_role("button", name="Reject").click()
+    expect(page.get_by_text("rejected: too fast for today").first).to_be_visible()
+    assert events(served, "rejected") == [("rejected", "olga")]
+    page.keyboard.press("n")
+    expect(page.get_by_text("Waits for your approval")).to_be_visible()
+
+
+def test_pause_resume_and_stop(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    page = opened()
+    status(page, "running")
+    page.keyboard.press("p")
+    status(page, "paused")
+    page.get_by_role("button", name="Resume").click()
+    status(page, "running")
+    page.keyboard.press("s")
+    expect(page.get_by_text("Press S again")).to_be_visible()
+    page.screenshot(path=SHOTS / "stop.png")
+    page.keyboard.press("Escape")
+    status(page, "running")
+    page.keyboard.press("s")
+    page.keyboard.press("s")
+    status(page, "stopped")
+    expect(page.locator("#halt")).to_contain_text("Stopped: stopped on the page")
+    page.screenshot(path=SHOTS / "stopped.png")
+    page.keyboard.press("p")
+    status(page, "running")
+    page.locator("#stop").click()  # at once
+    status(page, "stopped")
+    assert [k for k, _ in events(served, "paused", "resumed", "stopped")] == ["paused", *["resumed", "stopped"] * 2]
+
+
+def test_a_violation_is_hard_to_overlook(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create()
+    for _ in range(3):
+        trial = served.operator.post(f"{run}/ask").json()["trial"]
+        served.operator.post(f"{run}/tell", json={"trial": trial["id"], "objective": truth(trial["params"])})
+    page = opened()
+    status(page, "running")
+    page.keyboard.press("n")
+    expect(page.get_by_text("waiting for its measurement")).to_be_visible()
+    page.keyboard.press("m")
+    page.get_by_role("textbox", name="objective").fill("-0.4")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("this stops the run")).to_be_visible()
+    page.keyboard.press("Enter")
+    status(page, "stopped")
+    expect(page.locator("#halt")).to_contain_text("outside a limit")
+    expect(page.locator("#progress .violation").first).to_be_visible()
+    page.screenshot(path=SHOTS / "violation.png")
+
+
+def test_a_lost_connection_is_announced_and_mended(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create(confirm=True)
+    served.operator.post(f"{run}/ask")
+    page = opened()
+    expect(page.get_by_role("button", name="Approve")).to_be_enabled()
+    page.context.set_offline(True)
+    served.operator.post(f"{run}/pause", json={"reason": "behind its back"})
+    expect(page.locator("#lost")).to_contain_text(re.compile(r"No connection since \d"), timeout=25_000)
+    expect(page.get_by_role("button", name="Approve")).to_be_disabled()
+    expect(page.locator("#status")).to_have_text("was running")
+    page.locator("#stop").click()
+    expect(page.locator("#error")).to_contain_text("NOT STOPPED")
+    page.screenshot(path=SHOTS / "lost.png")
+    page.context.set_offline(False)
+    expect(page.locator("#lost")).to_be_hidden(timeout=20_000)
+    status(page, "paused")
+
+
+def test_a_viewer_sees_everything_and_no_button(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create(confirm=True)
+    served.operator.post(f"{run}/ask")
+    page = opened(token=VIEWER)
+    expect(page.get_by_text("Waits for an operator's approval")).to_be_visible()
+    expect(page.locator("#norms svg").first).to_be_visible()
+    for name in ("STOP", "Pause", "Approve", "Reject"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    for key in "arnmps":
+        page.keyboard.press(key)
+    time.sleep(0.3)
+    assert [e.kind for e in served.store.events("line")] == ["created", "asked"]
+    page.screenshot(path=SHOTS / "viewer.png", full_page=True)
+
+
+def test_a_wrong_token_is_asked_for_again(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    page = opened(token="not the right one")
+    expect(page.get_by_text("not known here")).to_be_visible()
+    page.screenshot(path=SHOTS / "login.png")
+    page.locator("input[name=token]").fill(OPERATOR)
+    page.keyboard.press("Enter")
+    status(page, "running")
+    assert page.evaluate("sessionStorage.getItem('safebo-token')") == OPERATOR
+    assert OPERATOR not in page.url and page.evaluate("localStorage.length") == 0
+
+
+def test_without_tokens_on_this_computer(start: Callable[..., Served], browser: Browser) -> None:
+    served = start(Tokens())
+    served.stranger.post("/runs", json=LINE)
+    page = browser.new_page()
+    page.goto(served.url)
+    status(page, "running")
+    page.keyboard.press("n")
+    expect(page.get_by_text("waiting for its measurement")).to_be_visible()
+    page.close()
+
+
+def plane(served: Served, experiments: int = 4, **changes: Any) -> str:
+    """Two parameters and a limit, after some experiments."""
+
+    def values(p: dict[str, float]) -> dict[str, Any]:
+        objective = 1.0 - (p["kp"] - 3.0) ** 2 / 4.0 - 4.0 * (p["kd"] - 0.4) ** 2
+        return {"objective": objective, "constraints": {"torque": 0.4 * p["kp"] + 0.3 * p["kd"]}}
+
+    first = {"kp": 2.0, "kd": 0.3, **({"ki": 0.5} if changes.pop("three", False) else {})}
+    run = served.create(
+        name="plane",
+        title="Pendulum, rig 2",
+        parameters={n: {"low": 0.0, "high": 5.0 if n == "kp" else 1.0, "unit": "V/rad"} for n in first},
+        constraints={"torque": {"upper": 1.6, "unit": "Nm", "noise": 0.02}},
+        norm={"type": "adaptive", "m": 300, "gamma": 0.05} if len(first) == 2 else {"type": "fixed", "value": 3.0},
+        points_per_axis=40 if len(first) == 2 else 10,
+        confirm=True,
+        initial={"params": first, **values(first)},
+        **changes,
+    )
+    for i in range(experiments + 1):
+        trial = served.operator.post(f"{run}/ask").json()["trial"]
+        if i < experiments:
+            served.operator.post(f"{run}/approve", json={"trial": trial["id"]})
+            served.operator.post(f"{run}/ask")
+            served.operator.post(f"{run}/tell", json={"trial": trial["id"], **values(trial["params"])})
+    return run
+
+
+def test_two_parameters_in_light_and_dark(served: Served, opened: Callable[..., Page]) -> None:
+    plane(served)
+    for scheme in ("light", "dark"):
+        page = opened("plane", color_scheme=scheme)
+        expect(page.locator("#slice image")).to_have_count(1)
+        expect(page.locator("#norms svg").first).to_be_visible()
+        page.screenshot(path=SHOTS / f"plane-{scheme}.png", full_page=True)
+        page.screenshot(path=SHOTS / f"plane-{scheme}-top.png")
+        page.get_by_label("up", exact=True).select_option("")
+        expect(page.locator("#sliders input")).to_have_count(1)
+        expect(page.locator("#slice .mean").first).to_be_visible()
+        page.get_by_role("slider", name="kd [V/rad]").focus()
+        for _ in range(5):
+            page.keyboard.press("ArrowRight")
+        page.get_by_label("output", exact=True).first.select_option("torque")
+        expect(page.locator("#slice svg").first).to_have_attribute("aria-label", re.compile("torque along kp"))
+        page.locator("#slice").scroll_into_view_if_needed()
+        page.screenshot(path=SHOTS / f"line-{scheme}.png")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == "rgb(14, 19, 23)"
+
+
+def test_three_parameters_have_sliders(served: Served, opened: Callable[..., Page]) -> None:
+    plane(served, 2, three=True)
+    page = opened("plane")
+    expect(page.locator("#sliders input")).to_have_count(1)
+    expect(page.locator("#slice image")).to_have_count(1)
+    page.locator("#slice").scroll_into_view_if_needed()
+    page.screenshot(path=SHOTS / "three.png")
+
+
+def test_on_a_phone(served: Served, opened: Callable[..., Page]) -> None:
+    plane(served)
+    page = opened("plane", size=(360, 740), device_scale_factor=2, has_touch=True, is_mobile=True)
+    expect(page.locator("#slice image")).to_have_count(1)
+    page.screenshot(path=SHOTS / "phone-top.png")
+    page.screenshot(path=SHOTS / "phone.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    stop = page.locator("#stop").bounding_box()
+    assert stop is not None and stop["width"] > 300 and stop["height"] >= 48 and stop["y"] + stop["height"] <= 740
+    page.get_by_role("button", name="Approve").tap()
+    expect(page.get_by_text("Approved by olga").first).to_be_visible()
+    page.locator("#stop").tap()
+    status(page, "stopped")
+
+
+def test_everything_is_reached_by_keyboard_and_named(served: Served, opened: Callable[..., Page]) -> None:
+    plane(served, 1)
+    page = opened("plane")
+    expect(page.locator("#slice image")).to_have_count(1)
+    seen = set()
+    for _ in range(25):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
+    assert {"runs", "pause", "stop", "log"} <= seen and any("Approve" in text for text in seen)
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('button, select, input, svg[role=img]')].filter(e => e.offsetParent !== null && "
+        "!(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
+    )
+    assert unnamed == 0
+    assert page.locator("svg[role=img]").first.get_attribute("aria-label").startswith("objective over 2 measurements")
+
+
+def test_what_another_process_does_appears(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    page = opened()
+    status(page, "running")
+    Campaign.open(served.store, "line").stop("from the terminal", who="anna")
+    status(page, "stopped")
+    expect(page.locator("#log li").first).to_contain_text("from the terminal by anna")
