@@ -59,6 +59,7 @@ def test_init_replaces_nothing_unasked(folder):
     assert "small.toml exists" in folder("init", "small.toml", code=Code.INPUT).stderr
     folder("init", "small.toml", "--force", "--name", "other")
     assert folder.json("check", "small.toml")["name"] == "other"
+    assert folder.json("init", "new.toml") == {"files": ["new.toml"]}
     assert (folder.path / "experiment.py").read_text() == "mine"
 
 
@@ -121,7 +122,7 @@ def test_lines_for_people(folder):
 @pytest.mark.parametrize("what", ["progress", "state", "norm"])
 def test_plots(folder, what):
     folder("run", "small.toml")
-    folder("plot", "small", "--what", what, "-o", "x.png")
+    assert folder.json("plot", "small", "--what", what, "-o", "x.png") == {"file": "x.png"}
     assert (folder.path / "x.png").read_bytes()[:4] == b"\x89PNG"
     assert "exists" in folder("plot", "small", "-o", "x.png", code=Code.INPUT).stderr
     assert "--what must be" in folder("plot", "small", "--what", "x", "-o", "y.png", code=Code.INPUT).stderr
@@ -129,7 +130,7 @@ def test_plots(folder, what):
 
 def test_a_report(folder):
     folder("run", "small.toml")
-    folder("report", "small")
+    assert folder.json("report", "small") == {"file": "small.html"}
     text = (folder.path / "small.html").read_text()
     assert "A &lt;small&gt; run" in text
     assert "<small>" not in text

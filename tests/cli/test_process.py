@@ -100,3 +100,31 @@ def test_two_runners_send_nothing_twice(folder):
     assert "Handed out" in folder("resume", "small", code=Code.PERSON).stderr
     assert len(folder.ran()) == 2
     process.end(signal.SIGINT)
+
+
+PROGRAM = """\
+import json, sys
+for number, line in enumerate(sys.stdin):
+    request = json.loads(line)
+    answer = {"id": request["id"]}
+    if request["command"] == "run":
+        if number == CRASH:
+            sys.exit(3)
+        answer |= {"objective": 0.5 + 0.1 * request["params"]["a"], "constraints": {"heat": 0.25}}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.mark.parametrize("crash", [-1, 3])
+def test_a_program_as_the_plant(folder, crash):
+    (folder.path / "program.py").write_text(PROGRAM.replace("CRASH", str(crash)))
+    head = (folder.path / "small.toml").read_text().split("[plant]")[0]
+    command = json.dumps([sys.executable, "program.py"])
+    (folder.path / "small.toml").write_text(head + f"[plant]\ntype = 'command'\ncommand = {command}\ntimeout = 30.0\n")
+    if crash < 0:
+        assert folder.json("run", "small.toml")["run"]["measurements"] == 3
+        return
+    text = folder.json("run", "small.toml", code=Code.ABORTED)["text"]
+    assert "ended without an answer (exit status 3)" in text
+    assert "Switch the rig off by hand" in text
+    assert folder.json("status", "small")["aborts"] == 1

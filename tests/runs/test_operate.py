@@ -10,10 +10,10 @@ import warnings
 import pytest
 
 from safebo import Box, Constraint, Fixed, SafeOptimizer
-from safebo.exceptions import NeverConnectedError, StorageError
+from safebo.exceptions import ConflictError, NeverConnectedError, StorageError
 from safebo.runs import CallablePlant, Campaign, RunConfig, Store, Watchdog
 from safebo.runs.operate import End, operate, uninterrupted
-from safebo.runs.starts import approve_start, next_start
+from safebo.runs.starts import approve_start, next_start, send_start
 
 START = {"a": 0.5}
 
@@ -207,6 +207,35 @@ def test_consent_from_another_process(store, tmp_path):
     thread.join()
     assert (result.end, len(rig.ran)) == (End.DONE, 2)
     assert next(e.who for e in made.events() if e.kind == "approved") == "bert"
+
+
+@pytest.mark.parametrize("intruder", ["send", "stop", "approve"])
+def test_of_two_that_send_a_start_at_once_one_is_refused(store, tmp_path, monkeypatch, intruder):
+    made, real = campaign(store), next_start
+    with Store.open(tmp_path / "x.db") as other:
+        quicker, acted = Campaign.open(other, "run"), []
+
+        def slow(ledger):
+            result = real(ledger)
+            if not acted:
+                acted.append(intruder)
+                {"send": send_start, "stop": Campaign.stop, "approve": approve_start}[intruder](quicker)
+            return result
+
+        monkeypatch.setattr("safebo.runs.starts.next_start", slow)
+        with pytest.raises(ConflictError, match="another process"):
+            send_start(made)
+    assert real(made.ledger).out == (intruder == "send")
+
+
+def test_a_start_is_sent_once(store):
+    made = campaign(store)
+    assert send_start(made) == START
+    with pytest.raises(ConflictError, match="was it executed"):
+        send_start(made)
+    made.tell(START, 0.5)
+    with pytest.raises(ConflictError, match="no start left"):
+        send_start(made)
 
 
 # -- violations ----------------------------------------------------------------------------------------------------------------

@@ -191,3 +191,11 @@ def write(path: Path, content: str | bytes, *, force: bool) -> None:
     part = path.with_name(path.name + ".part")
     part.write_bytes(content.encode() if isinstance(content, str) else content)
     part.replace(path)
+
+
+def wrote(path: Path, as_json: bool) -> None:
+    """Say which file was written."""
+    if as_json:
+        emit({"file": str(path)})
+    else:
+        console(stderr=True).print(f"wrote {path}", markup=False)

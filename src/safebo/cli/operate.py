@@ -95,8 +95,8 @@ def resume(
 ) -> None:
     """Go on with a run; given its TOML file, with the plant that is described there now.
 
-    An experiment that was handed out and never told is shown first: was it executed? Then `safebo tell` its measurement; --retry
-    if it certainly was not; --abandon if nobody knows.
+    An experiment that was handed out and never told is shown first.
+    It was executed: `safebo tell` its measurement. It certainly was not: --retry. Nobody knows: --abandon.
     """
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError, StopReason

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from safebo.cli.base import LOOK, RUN, SETUP, Database, Force, Json, Run, Who, app, console, emit, locate, opened, write
+from safebo.cli.base import LOOK, RUN, SETUP, Database, Force, Json, Run, Who, app, console, emit, locate, opened, write, wrote
 
 if TYPE_CHECKING:
     from safebo.optimizer import SafeOptimizer
@@ -205,6 +205,7 @@ def plot(
     output: Annotated[Optional[str], typer.Option(help="Which output a state plot shows.", show_default=False)] = None,
     db: Database = None,
     force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Draw a run; needs the extra `plot`."""
     from safebo.exceptions import InvalidValueError
@@ -228,7 +229,7 @@ def plot(
     else:
         figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], output=output, title=title)
     figure.savefig(out, dpi=150)
-    console(stderr=True).print(f"wrote {out}", markup=False)
+    wrote(out, as_json)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -239,6 +240,7 @@ def report(
     ] = None,
     db: Database = None,
     force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Write a self-contained HTML report: results, figures, the safety record, settings and what is guaranteed."""
     from rich.progress import Progress
@@ -256,7 +258,7 @@ def report(
         task = progress.add_task("figures", total=None)
         text = html_report(optimizer, ledger, events, on_step=lambda what: progress.update(task, description=what))
     write(path, text, force=force)
-    err.print(f"wrote {path}", markup=False)
+    wrote(path, as_json)
 
 
 @app.command(rich_help_panel=RUN)

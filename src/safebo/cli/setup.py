@@ -19,17 +19,23 @@ def init(
     name: Annotated[Optional[str], typer.Option(help="Name of the run; default: that of the file.", show_default=False)] = None,
     plant: Annotated[str, typer.Option(help="python, command, socket, http or manual.")] = "python",
     force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Write a commented TOML file, and beside it a simulated experiment where the plant is Python."""
     from safebo.runs.template import EXPERIMENT, template
 
     text = template(name if name is not None else file.stem, plant, file.name)
     write(file, text, force=force)
+    script = file.with_name("experiment.py")
+    simulated = plant == "python" and not script.exists()
+    if simulated:
+        write(script, EXPERIMENT, force=False)
+    if as_json:
+        emit({"files": [str(file), *([str(script)] if simulated else [])]})
+        return
     out = console()
     out.print(f"wrote {file}", markup=False)
-    script = file.with_name("experiment.py")
-    if plant == "python" and not script.exists():
-        write(script, EXPERIMENT, force=False)
+    if simulated:
         out.print(f"wrote {script}: a simulated experiment to try it with", markup=False)
     out.print(f"next: edit it, then `safebo check {file}` and `safebo run {file}`", markup=False)
 

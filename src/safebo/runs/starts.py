@@ -7,13 +7,14 @@ handed out and has neither been told nor aborted is treated like a pending trial
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from safebo.exceptions import ConflictError
 from safebo.runs.campaign import Campaign, user
 from safebo.runs.ledger import Ledger
-from safebo.runs.storage import now
+from safebo.runs.storage import Event, now
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,33 @@ def approve_start(campaign: Campaign, who: str = "") -> None:
 
 
 def send_start(campaign: Campaign, who: str = "") -> dict[str, float]:
-    """The next start goes to the plant as soon as this has returned."""
-    start = _required(campaign)
-    campaign.ledger.require_running()
-    if start.out:
-        raise ConflictError(
-            f"The start {start.params} of run {campaign.name!r} was handed to the plant already: was it executed?"
+    """The next start goes to the plant as soon as this has returned; of two processes that send it at once, one is refused."""
+    ledger = campaign.ledger
+    start = next_start(ledger)
+    ledger.require_running()
+    if start is None or start.out:
+        what = (
+            "has no start left"
+            if start is None
+            else f"has handed the start {start.params} to the plant already: was it executed?"
         )
-    if campaign.ledger.config.confirm and start.approved is None:
+        raise ConflictError(f"Run {campaign.name!r} {what}")
+    if ledger.config.confirm and start.approved is None:
         raise ConflictError(f"The start {start.params} of run {campaign.name!r} was not approved: an operator has to confirm it.")
-    _note(campaign, who, sent=_signed(start, who))
-    return start.params
+    mine = {**_signed(start, who), "token": uuid.uuid4().hex}
+    _note(campaign, who, sent=mine)
+    first, *_ = since = campaign.events(ledger.seq)
+    if _sent(first) == mine:
+        return start.params
+    if not any(_sent(event) not in (None, mine) for event in since):  # a pause or a stop came in between: nothing was sent
+        _note(campaign, who, sent=None)
+    raise ConflictError(f"Run {campaign.name!r} was changed by another process before the start {start.params} was sent.")
+
+
+def _sent(event: Event) -> Any:
+    """What an entry of the record says about a start that was handed out."""
+    plant = event.body.get("changes", {}).get("plant", {}) if event.kind == "configured" else {}
+    return plant.get("sent")
 
 
 def retry_start(campaign: Campaign, who: str = "") -> None:
