@@ -263,7 +263,7 @@ class _Page:
             ["limit", "norm too small (γ)", "noise (δ)", "unlucky draw (κ)"],
             [[escape(name), *(f"{part:g}" for part in share)] for name, share in given.shares.items()],
         )
-        cautions = describe.cautions(settings, self.ledger.config.entry())
+        cautions = describe.cautions(settings, self.ledger.config.entry(), begun=self.ledger.state.step > 0)
         warned = "".join(f'<p class="note warn">{escape(text)}</p>' for text in cautions)
         return (
             f"<section><h2>What is guaranteed</h2>{sentences}{shares}<p>It rests on this:</p><ul>{rests}</ul>{warned}</section>"

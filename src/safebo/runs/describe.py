@@ -154,8 +154,8 @@ def _show(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def cautions(settings: Settings, run: Mapping[str, Any]) -> list[str]:
-    """What deserves a second look before anything moves; `run` are the fields of `RunConfig`."""
+def cautions(settings: Settings, run: Mapping[str, Any], *, begun: bool = False) -> list[str]:
+    """What deserves a second look before anything moves; `run` are the fields of `RunConfig`; begun: it has measurements."""
     found = []
     plant = run.get("plant", {})
     kind = plant.get("type", "manual")
@@ -194,7 +194,7 @@ def cautions(settings: Settings, run: Mapping[str, Any]) -> list[str]:
         found.append(
             f"safe_set = {settings.safe_set!r} is more sensitive to a norm that is a little too small than 'confidence'."
         )
-    if not plant.get("start"):
+    if not plant.get("start") and not begun:
         found.append("There is no [start]: import or tell at least one safe measurement before the first experiment.")
     if run.get("on_violation") == "continue":
         found.append("on_violation = 'continue': the run goes on after a measurement outside a limit.")
