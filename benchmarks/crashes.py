@@ -414,9 +414,9 @@ class Study:
             self.monitor.doing(operation)
             Store.open(url).close()
 
-        for _ in range(4):
+        for _ in range(6):
             drawn = Kill.draw(self.rng, 0.05)
-            if killed(program, dataclasses.replace(drawn, count=self.rng.randint(1, 5)), self.monitor):
+            if killed(program, dataclasses.replace(drawn, count=self.rng.randint(1, 3)), self.monitor):
                 self.monitor.doing(operation)  # where it had not begun as well
                 self.count(database)
         with Store.open(url) as store:

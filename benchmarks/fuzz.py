@@ -314,7 +314,7 @@ def main() -> None:
 
         def save() -> None:
             taken = {"seed": options.seed, "minutes": round((time.perf_counter() - started) / 60.0, 1)}
-            (options.out / "summary.json").write_text(json.dumps({**fuzzer.summary(), **taken}, indent=1) + "\n")
+            (options.out / f"seed-{options.seed}.json").write_text(json.dumps({**fuzzer.summary(), **taken}, indent=1) + "\n")
             print(f"{fuzzer.done} of {options.requests}, {taken['minutes']} min, {dict(fuzzer.statuses)}", flush=True)
 
         fuzzer.run(options.requests, after_round=save)

@@ -45,7 +45,7 @@ BODIES = st.dictionaries(
     ),
     max_size=4,
 )
-shared = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+shared = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

@@ -256,7 +256,7 @@ def _reading(office: Office) -> APIRouter:
             chosen = outputs[0] if output is None else output
             if chosen not in outputs:
                 raise InvalidValueError(f"Unknown output {chosen!r:.100}: choose one of {outputs}.")
-            found, measurements = run.reader.cut(names, fixed, chosen, points or (201 if y is None else 41))
+            found, measurements = run.reader.cut(names, fixed, chosen, points or (301 if y is None else 61))
             return answers.slice_of(found, measurements, run.reader.settings, chosen)
 
         return await office.compute(work)

@@ -60,6 +60,7 @@ def cut(
     where = scene.slice_of(optimizer, names, fixed)
     axes, mesh = where.mesh(points)
     lower, upper = optimizer.bounds(mesh, output)
+    safe = optimizer.is_safe(mesh)
     return Cut(
         where.names,
         tuple(axes),
@@ -67,9 +68,9 @@ def cut(
         optimizer.mean(mesh, output),
         lower,
         upper,
-        optimizer.is_safe(mesh),
-        None if sets is None else _on(where, axes, sets, "M"),
-        None if sets is None else _on(where, axes, sets, "G"),
+        safe,
+        None if sets is None else safe & _on(where, axes, sets, "M"),
+        None if sets is None else safe & _on(where, axes, sets, "G"),
     )
 
 

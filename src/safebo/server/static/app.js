@@ -370,6 +370,7 @@ function askMeasurement() {
   const values = run.outputs.map((o) => field(`o:${o.name}`, `${named(o)}${o.lower !== null ? `, at least ${show(o.lower)}` : ""}${o.upper !== null ? `, at most ${show(o.upper)}` : ""}`, { required: true, inputmode: "decimal" }));
   const warning = html("p", { class: "note", role: "alert" });
   ask(trial ? "Measurement of the trial" : "Measurement without asking", [...params, ...values, field("note", "Note", { maxlength: 500 }), warning], "Store", async (data) => {
+    warning.textContent = "";
     const numbers = (prefix, things) => Object.fromEntries(things.map((t) => [t.name, decimal(data.get(`${prefix}:${t.name}`))]));
     const [place, found] = [numbers("p", run.parameters), numbers("o", run.outputs)], bad = Object.entries({ ...(trial ? {} : place), ...found }).find(([, v]) => Number.isNaN(v));
     if (bad) { warning.textContent = `${bad[0]} is not a number.`; return false; }
