@@ -395,7 +395,11 @@ def test_earlier_measurements(folder):
 def test_runs_for_clients_that_poll(folder):
     head = (folder.path / "small.toml").read_text().split("[plant]")[0]
     (folder.path / "small.toml").write_text(head + "[plant]\ntype = 'http'\n")
-    assert "safebo serve" in folder.json("run", "small.toml")["text"]
+    text = folder.json("run", "small.toml")["text"]
+    assert "safebo serve" in text
+    assert "Measure the start {'a': 0.5} first" in text
+    folder("tell", "small", "--objective", 0.5, "--limit", "heat=0.1")
+    assert "start" not in folder.json("resume", "small")["text"]
 
 
 def test_serve_hands_over(folder, monkeypatch):
@@ -405,10 +409,15 @@ def test_serve_hands_over(folder, monkeypatch):
     calls = []
     module = types.ModuleType("safebo.server")
     module.main = lambda *arguments, **options: calls.append((arguments, options))
+    module.Limits = dict
     monkeypatch.setitem(sys.modules, "safebo.server", module)
+    monkeypatch.setattr("safebo.server", module, raising=False)
     folder("serve", "--db", "x.db", "--port", 0)
-    assert calls[0][0] == ("x.db", "127.0.0.1", 0)
-    monkeypatch.setitem(sys.modules, "safebo.server", None)
+    assert calls[0][0] == ("x.db",)
+    assert {"host": "127.0.0.1", "port": 0}.items() <= calls[0][1].items()
+    monkeypatch.delattr("safebo.server")
+    monkeypatch.delitem(sys.modules, "safebo.server")
+    monkeypatch.setitem(sys.modules, "fastapi", None)
     assert "safebo[serve]" in folder("serve", code=Code.INPUT).stderr
 
 

@@ -102,6 +102,14 @@ def test_every_step_is_stored_before_it_happens(store):
     assert operate(made, rig.plant(), someone).experiments == 1
 
 
+def test_in_every_database(database_url):
+    with Store.open(database_url) as store, Store.open(database_url) as elsewhere:
+        made, rig = campaign(store, confirm=True, experiments=1), Rig()
+        approve_start(Campaign.open(elsewhere, "run"), "bert")
+        assert operate(made, rig.plant(), Someone(True)).end is End.DONE
+        assert Campaign.open(elsewhere, "run").ledger.experiments == 1
+
+
 def test_the_same_experiments_as_without_a_record(store):
     made, rig, plain = campaign(store), Rig(lambda n: 0.5 + 0.01 * n), optimizer()
     operate(made, rig.plant(), Someone())
