@@ -144,7 +144,7 @@ class Ledger:
     def status(self) -> str:
         """In one word: running, paused, stopped or finished."""
         if self.halt is None:
-            return "running"
+            return "finished" if self.complete and self.pending is None else "running"
         return {"paused": "paused", "stopped": "stopped", "violation": "stopped"}.get(self.halt.value, "finished")
 
     @property
