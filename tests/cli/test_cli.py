@@ -388,7 +388,7 @@ def test_earlier_measurements(folder):
     assert "bad.csv:3" in folder("import", "small", "bad.csv", code=Code.INPUT).stderr
     assert folder.json("status", "small")["measurements"] == 2
     found = folder.json("import", "small", "old.csv")
-    assert (found["imported"], found["outside"], found["run"]["status"]) == (2, 1, "running")
+    assert (found["imported"], found["outside"], found["run"]["status"]) == (2, 1, "finished")
     assert "imported 2" in folder("import", "small", "old.csv").stdout
 
 

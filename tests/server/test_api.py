@@ -175,7 +175,7 @@ def test_as_many_experiments_as_wanted(served: Served) -> None:
     run = served.create(experiments=1)
     experiment(served, run)
     assert served.operator.post(f"{run}/ask").json() == {
-        "ready": False, "trial": None, "status": "running", "reason": "All 1 experiments were made.",
+        "ready": False, "trial": None, "status": "finished", "reason": "All 1 experiments were made.",
     }  # fmt: skip
 
 
