@@ -267,13 +267,14 @@ class DoublingCubes:
     def cubes(self, x: FloatArray) -> list[Cube]:
         """The global domain, then the cubes of the first sample from small to large, of the second, and so on."""
         found = {Cube.whole(x.shape[1]): None}
-        centres: list[list[FloatArray]] = [[] for _ in range(self.n)]
+        centres, number = np.empty((self.n, *x.shape)), [0] * self.n  # per size, the samples with a cube of their own
         for centre in x:
             for k, taken in enumerate(centres):
                 edge = self.smallest * 2.0**k
-                if any(np.abs(centre - other).max() <= 0.5 * self.spacing * edge for other in taken):
+                if (np.abs(taken[: number[k]] - centre).max(axis=1) <= 0.5 * self.spacing * edge).any():
                     continue
-                taken.append(centre)
+                taken[number[k]] = centre
+                number[k] += 1
                 found.setdefault(Cube.around(centre, edge), None)
         return list(found)
 
