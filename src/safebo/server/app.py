@@ -90,7 +90,7 @@ class Office:
         last = self.store.last(name)
         known = self._lines.get(name)
         if known is None or known[0] != last:
-            ledger = self.desk.run(name).ledger
+            ledger = self.desk.ledger(name)
             pending = ledger.pending
             waiting = pending is not None and ledger.config.confirm and pending.approved is None and not pending.out
             known = (
@@ -433,13 +433,13 @@ def _errors(app: FastAPI, office: Office) -> None:
     @app.exception_handler(SafeboError)
     async def known(request: Request, error: SafeboError) -> Response:
         if not isinstance(error, PendingTrialError):
-            return answer(error)
+            return answer(error, str(error).replace(office.store.where, "the database"))  # where it lies is nobody's business
 
         def trial() -> dict[str, Any] | None:
             run = office.desk.run(name_of(request.path_params["name"]))
             return answers.pending_of(run, run.ledger)
 
-        return answer(error, trial=await office.read(trial))
+        return answer(error, str(error), trial=await office.read(trial))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

@@ -57,8 +57,8 @@ def status_of(error: SafeboError) -> int:
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 422)
 
 
-def answer(error: SafeboError, **more: Any) -> AsciiJSON:
+def answer(error: SafeboError, detail: str, **more: Any) -> AsciiJSON:
     """The answer to a request that led to an error."""
     if isinstance(error, PendingTrialError):
         more = {"options": list(CHOICES), **more}
-    return problem(status_of(error), str(error), **more)
+    return problem(status_of(error), detail, **more)
