@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench chromium clean
+.PHONY: help demo test lint bench clean
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 10
@@ -14,15 +14,13 @@ help:  ## show the targets
 demo: $(VENV)/.demo  ## run the example, without torch
 	$(BIN)/python examples/demo.py
 
-test: lint chromium  ## format, lint, types, tests
+test: lint $(VENV)/.system  ## format, lint, types, tests
 	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.test  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy src
-
-chromium: $(VENV)/.chromium  ## the browser that the live page is tested with
 
 bench: $(VENV)/.test  ## run the benchmarks
 	$(BIN)/python -m benchmarks
@@ -44,9 +42,12 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -c constraints.txt -e '.[test,dev,rl]'
 	@touch $@
 
-# The tests of the live page are left out where there is no Chromium, except on CI, where they fail.
-$(VENV)/.chromium: | $(BIN)/python
-	@command -v chromium chromium-browser google-chrome >/dev/null \
-	|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
-	|| echo "Chromium is missing: install it to test the live page (Debian: apt-get install chromium)."
-	@if command -v chromium chromium-browser google-chrome >/dev/null; then touch $@; fi
+# PostgreSQL, strace and Chromium for the tests of durable runs and of the live page. Without them these tests are skipped and say
+# so; with CI set they fail.
+SYSTEM := postgresql strace chromium
+$(VENV)/.system: | $(BIN)/python
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v strace >/dev/null && command -v chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(SYSTEM) >/dev/null; \
+	else echo "For all tests install $(SYSTEM), for example with apt-get."; fi
+	@touch $@

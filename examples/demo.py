@@ -1,19 +1,24 @@
-"""Safe optimization with a learned norm against two guessed norms, on one synthetic function: `make demo`."""
+"""A live run with its page and report, then a learned norm against two guessed ones, on one synthetic function: `make demo`."""
 
 from __future__ import annotations
 
 import argparse
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from safebo import SafeboError, SafeOptimizer, presets, problems, report
 from safebo.exceptions import NormRefutedWarning, UnsafeMeasurementWarning
+from safebo.report.html import html_report
+from safebo.runs import CallablePlant, Campaign, Ledger, Measurement, RunConfig, Store, Watchdog
+from safebo.runs.operate import Step, operate
+from safebo.server import serving
 
 NORM, SEED = 5.0, 10
 
@@ -53,6 +58,61 @@ def execute(run: Run, problem: problems.RKHSProblem, budget: int, progress: Prog
     progress.update(task, total=run.experiments)
 
 
+@dataclass
+class Follower:
+    """Shows what the runner does; nobody has to approve anything in a demo."""
+
+    progress: Progress
+    task: TaskID
+
+    def approve(self, step: Step) -> bool | None:
+        """Asked only if the run wants approvals."""
+        return True
+
+    def refused(self, step: Step) -> str:
+        """Never."""
+        return ""
+
+    def waits(self) -> bool:
+        """For nobody."""
+        return False
+
+    def say(self, text: str) -> None:
+        """The page shows it."""
+
+    def measured(self, step: Step, result: Measurement, ledger: Ledger) -> None:
+        """One more."""
+        self.progress.update(self.task, completed=ledger.experiments)
+
+
+def live(problem: problems.RKHSProblem, budget: int, pace: float, out: Path, console: Console, progress: Progress) -> None:
+    """A durable run of the library's defaults with its live page, and the report that it leaves behind."""
+    for name in ("demo.db", "demo.db-wal", "demo.db-shm"):
+        (out / name).unlink(missing_ok=True)
+    measure = problem.plant(SEED)
+
+    def experiment(params: Mapping[str, float]) -> float:
+        time.sleep(pace)  # a rig takes its time
+        return measure(dict(params))
+
+    opt = SafeOptimizer(problem.domain, problem.threshold, noise=problem.noise, seed=SEED)
+    config = RunConfig(title="Demo: a synthetic plant", experiments=budget)
+    with Store.open(out / "demo.db") as store, serving(store) as address:
+        console.print(f"Live page, until this run ends: [bold]{address}[/]")
+        campaign = Campaign.create(store, "demo", opt, config=config)
+        campaign.tell(problem.initial, measure(problem.initial))
+        task = progress.add_task("live run", total=budget)
+        result = operate(campaign, Watchdog(CallablePlant(experiment), timeout=60.0), Follower(progress, task))
+        progress.update(task, total=campaign.ledger.experiments)
+        events, ledger = campaign.events(), campaign.ledger
+        (out / "report.html").write_text(html_report(campaign.optimizer, ledger, events), encoding="utf-8")
+        best = campaign.optimizer.best()
+    console.print(f"The live run ended: {result.text}", soft_wrap=True)
+    score, violations = problem.score(problem.value(best.params)), len(ledger.violations)
+    console.print(f"best {best.params}: {score:.0%} of the way to the best value within safe reach, {violations} limits violated")
+    console.print(f"wrote {out / 'report.html'}; look again with: safebo serve {out / 'demo.db'}", soft_wrap=True)
+
+
 def table(runs: list[Run]) -> Table:
     """One row per run."""
     result = Table()
@@ -80,9 +140,13 @@ def picture(runs: list[Run], problem: problems.RKHSProblem, path: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiments", type=int, default=30, help="per method (default 30)")
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the pictures (default out/demo)")
+    parser.add_argument("--pace", type=float, default=0.5, help="seconds that an experiment of the live run takes (default 0.5)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/demo"), help="folder for record, report and picture (default out/demo)"
+    )
     options = parser.parse_args(arguments)
 
+    options.out.mkdir(parents=True, exist_ok=True)
     console = Console()
     problem = problems.RKHSProblem.sample(dim=1, norm=NORM, seed=SEED)
     runs = [
@@ -90,28 +154,28 @@ def main(arguments: list[str] | None = None) -> int:
         Run("SafeOpt, norm 1", "five times too small", presets.safeopt(problem.domain, problem.threshold, norm=NORM / 5.0)),
         Run("SafeOpt, norm 25", "five times too large", presets.safeopt(problem.domain, problem.threshold, norm=NORM * 5.0)),
     ]
+    columns = (TextColumn("{task.description:17}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console.print("The first run on a machine compiles for up to 20 seconds.")
+    with Progress(*columns, console=console) as progress, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NormRefutedWarning)  # in the report
+        live(problem, min(options.experiments, 20), options.pace, options.out, console, progress)
+    console.print()
     console.print(
         f"One function of norm {NORM:g}, unsafe below {problem.threshold:.2f}. Algorithm 4 learns the norm, SafeOpt is given one."
     )
-    console.print("The first run on a machine compiles for up to 20 seconds.")
-    columns = (TextColumn("{task.description:17}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress, warnings.catch_warnings():
         for expected in (UnsafeMeasurementWarning, NormRefutedWarning):  # of the wrong guess; counted instead
             warnings.simplefilter("ignore", expected)
         for run in runs:
             execute(run, problem, options.experiments, progress)
-        task = progress.add_task("pictures", total=2)
+        task = progress.add_task("picture", total=1)
         picture(runs, problem, options.out / "demo.png")
-        progress.advance(task)
-        title = "Algorithm 4, experiment {step}"
-        report.animate(runs[0].opt, options.out / "run.gif", truth=problem.f, fps=3, dpi=100, title=title)
         progress.advance(task)
 
     console.print(table(runs))
     console.print("reached: 0% is the initial point, 100% the best value within safe reach")
     console.print("one function, chosen to show the difference; statistics over 100: results/")
-    for name in ("demo.png", "run.gif"):
-        console.print(f"wrote {options.out / name}", soft_wrap=True)
+    console.print(f"wrote {options.out / 'demo.png'}", soft_wrap=True)
     return 0
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from safebo.exceptions import InvalidValueError
+from safebo.optimizer import SafeOptimizer
+from safebo.problems import RKHSProblem
 from safebo.studies import calibrate
-from safebo.studies.calibrate import cases, coverage, summary
+from safebo.studies.calibrate import bottleneck, cases, coverage, summary
+from safebo.studies.common import Table
 
 STARTS = np.linspace(0.0, 1.0, 401)[:, None]
 
@@ -87,12 +91,73 @@ def test_one_run(family, method):
     assert {k: v for k, v in calibrate.run(job).items() if k != "seconds"} == {k: v for k, v in row.items() if k != "seconds"}
 
 
+def made(job):
+    """A row of zeros, with the fingerprint of its job."""
+    _, family, method, _, m, limit = job
+    settings = cases.fingerprint(method, cases.FAMILIES[family], m, limit)
+    return (
+        dict.fromkeys(calibrate.FIELDS, 0)
+        | dict(zip(calibrate.KEY, job, strict=False))
+        | {"first_solved": 3, "settings": settings}
+    )
+
+
+def changed_default(monkeypatch, name, value):
+    """As if the optimizer had another default."""
+    build = SafeOptimizer.__init__
+    monkeypatch.setattr(SafeOptimizer, "__init__", lambda self, *a, **given: build(self, *a, **{name: value} | given))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "methods"),
+    [("stride", 0.4, {"default"}), ("min_width", 0.2, {"default", cases.YARDSTICK, "scenario/paper/union/local"})],
+)
+def test_fingerprint_changes_with_a_default_that_the_method_uses(monkeypatch, name, value, methods):
+    family = cases.FAMILIES["1-D, norm 1..10"]
+    every = ("default", cases.YARDSTICK, "scenario/paper/union/local")
+    before = {method: cases.fingerprint(method, family) for method in every}
+    changed_default(monkeypatch, name, value)
+    assert {method for method in every if cases.fingerprint(method, family) != before[method]} == methods
+
+
+def test_fingerprint_is_the_same_for_all_seeds_and_differs_with_the_problems():
+    family = cases.FAMILIES["1-D, norm 1..10"]
+    for method in ("default", cases.KNOWN, cases.YARDSTICK):
+        assert calibrate.run(("main", "1-D, norm 1..10", method, 1, None, 1))["settings"] == cases.fingerprint(
+            method, family, None, 1
+        )
+    others = [{"quantile": 0.2}, {"experiments": 31}, {"heavy_tails": True}, {"norms": (1.0, 11.0)}, {"noise": 0.02}]
+    marks = [cases.fingerprint("default", family), cases.fingerprint("default", family, None, 3)]
+    marks += [cases.fingerprint("default", cases.replace(family, **other)) for other in others]
+    assert len(set(marks)) == len(marks)
+
+
+def test_runs_of_other_settings_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrate, "run", made)
+    calibrate.main(tmp_path, quick=True, jobs=1, only=["main"])
+    before = (tmp_path / "runs.csv").read_text()
+    calibrate.main(tmp_path, quick=True, jobs=1, only=["main"])  # nothing changed
+    with pytest.raises(InvalidValueError, match="6 runs of"):  # longer runs than those of --quick
+        calibrate.main(tmp_path, quick=False, jobs=1, only=["main"])
+    changed_default(monkeypatch, "stride", 0.4)
+    with pytest.raises(InvalidValueError, match=r"2 runs of .*runs.csv.*'default' on '1-D, norm 1..10'.*delete these lines"):
+        calibrate.main(tmp_path, quick=True, jobs=1, only=["main"])
+    assert (tmp_path / "runs.csv").read_text() == before
+
+
+def test_committed_runs_have_the_settings_of_today():
+    path = Path(__file__).parents[1] / "results/calibration/runs.csv"
+    rows = Table(path, calibrate.FIELDS, calibrate.KEY).rows
+    calibrate.refuse_other_settings(rows, quick=False, path=path)
+    assert len(rows) > 3000
+
+
 def test_study_resumes_after_an_interruption(tmp_path, monkeypatch):
     calls = []
 
     def counted(job):
         calls.append(job)
-        values = dict.fromkeys(calibrate.FIELDS, 0) | dict(zip(calibrate.KEY, job, strict=False)) | {"first_solved": 3}
+        values = made(job)
         if len(calls) == 4:
             raise KeyboardInterrupt
         return values
@@ -139,3 +204,33 @@ def test_summary_by_hand():
     low, high = line["unsafe_rate_95"]
     assert low == pytest.approx(0.0063, abs=1e-4) and high == pytest.approx(0.8059, abs=1e-4)  # exact binomial interval of 1 in 4
     assert line["score_15"] == 0.5 and line["assumptions"] is True
+
+
+def test_the_widest_way_by_hand():
+    values = np.array([[5.0, 1.0, 9.0], [4.0, 0.0, 2.0], [4.5, 3.0, 6.0]])
+    assert bottleneck.max_min(values, 0, values >= 9.0) == 2.0  # around, not through the 1 or the 0
+    assert bottleneck.max_min(values, 0, values >= 6.0) == 3.0
+    assert bottleneck.max_min(values, 0, values >= 5.0) == 5.0  # the start itself
+    assert bottleneck.max_min(values, 4, values >= 9.0) == 0.0  # no level is higher than the start
+
+
+def test_a_wider_bottleneck_lets_one_go_further():
+    problem = RKHSProblem.sample(2, 5.0, 1)
+    steps = [bottleneck.first_step(problem, margin) for margin in (0.001, 0.1, 0.5, 2.0)]
+    assert steps[0][1] == 0.0 and [reach for _, reach in steps] == sorted(reach for _, reach in steps)
+    # sd = sqrt(1 - k^2) of a Matern 3/2 kernel is about sqrt(3) d / l near a sample, and a step needs norm * sd <= margin
+    assert steps[1][1] == pytest.approx(0.1 / 5.0 / 3.0**0.5, rel=0.3)
+    assert all(0.1 * problem.noise < width < 10.0 * problem.noise for width, _ in steps)
+
+
+def test_bottlenecks_are_written_once_and_shown_with_the_outcome(tmp_path, monkeypatch):
+    calibrate.main(tmp_path, quick=True, jobs=1, only=["bottlenecks"])
+    rows = bottleneck.known(tmp_path)
+    assert [row["family"] for row in rows] == ["2-D, norm 1..10", "2-D, norm 1..30"]
+    assert all(0.0 < float(row["bottleneck"]) <= float(row["start"]) for row in rows)
+    monkeypatch.setattr(bottleneck, "estimate", None)  # not called again
+    calibrate.main(tmp_path, quick=True, jobs=1, only=["bottlenecks"])
+    outcome = {"part": "2-D", "family": "2-D, norm 1..10", "seed": "0"}
+    runs = [outcome | {"method": "default", "first_solved": "17"}, outcome | {"method": cases.KNOWN, "first_solved": ""}]
+    text = bottleneck.bottleneck_table(rows, runs)
+    assert "| 17 | - | not run |" in text and text.count("not run | not run | not run") == 1

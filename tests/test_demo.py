@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from safebo.runs import Campaign, Store
+
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
 
@@ -25,15 +27,26 @@ def demo():
 
 
 def test_demo(demo, tmp_path, capsys):
-    assert demo.main(["--experiments", "4", "--out", str(tmp_path)]) == 0
+    assert demo.main(["--experiments", "4", "--pace", "0", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    for word in ("Algorithm 4", "SafeOpt, norm 1", "SafeOpt, norm 25", "unsafe", "reached", "results/", "demo.png", "run.gif"):
+    for word in (
+        "Algorithm 4",
+        "SafeOpt, norm 1",
+        "SafeOpt, norm 25",
+        "unsafe",
+        "reached",
+        "results/",
+        "demo.png",
+        "report.html",
+    ):
         assert word in printed
+    assert re.search(r"Live page.*http://127\.0\.0\.1:\d+/", printed) and "4 of 4 experiments are done" in printed
+    assert "<svg" in (tmp_path / "report.html").read_text() or "data:image" in (tmp_path / "report.html").read_text()
+    with Store.open(tmp_path / "demo.db", create=False) as store:
+        assert Campaign.open(store, "demo").ledger.experiments == 4
     assert re.search(r"Algorithm 4\s*│\s*4\s*│\s*0\s*│", printed)
     with Image.open(tmp_path / "demo.png") as picture:
         assert picture.size == (1950, 690)
-    with Image.open(tmp_path / "run.gif") as gif:
-        assert gif.n_frames == 5
 
 
 def run(name):

@@ -6,6 +6,7 @@ half-changed state behind.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 
@@ -15,6 +16,14 @@ class SafeboError(Exception):
 
 class InvalidValueError(SafeboError, ValueError):
     """A value that the library cannot accept: NaN, wrong shape, outside the domain, unknown name."""
+
+
+class ConfigError(InvalidValueError):
+    """A configuration file with mistakes: `problems` are (line, message), the text has one `file:line: message` each."""
+
+    def __init__(self, file: str, problems: Iterable[tuple[int, str]]) -> None:
+        self.file, self.problems = file, tuple(sorted(problems))
+        super().__init__("\n".join(f"{file}:{line}: {message}" for line, message in self.problems))
 
 
 class InfeasibleScenarioError(InvalidValueError):
@@ -47,6 +56,12 @@ class MissingExtraError(SafeboError, ImportError):
 
 class StorageError(SafeboError):
     """The database could not be read or written. Nothing was changed in it, nor in the optimizer."""
+
+    shown = False  # whether the message has the measurements that could not be stored
+
+
+class InDoubtError(StorageError):
+    """The connection was lost at the moment of storing: whether the step is stored is unknown. Look before it is repeated."""
 
 
 class UnknownRunError(SafeboError, LookupError):

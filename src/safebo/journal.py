@@ -6,10 +6,11 @@ written did not happen. `safebo.runs` has the journal that writes to a database.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from safebo.exceptions import StopReason
+from safebo.exceptions import InDoubtError, StopReason, StorageError
 from safebo.state import Abort, NormRecord, Sample
 
 if TYPE_CHECKING:
@@ -44,3 +45,26 @@ class Journal(Protocol):
 
     def retried(self, trial: Trial) -> None:
         """Before the pending trial is handed out once more."""
+
+
+@contextlib.contextmanager
+def not_stored(rows: Sequence[tuple[Any, ...]]) -> Iterator[None]:
+    """A storage error while measurements are told shows them, so that they are not lost with the program."""
+    try:
+        yield
+    except StorageError as error:
+        if getattr(error, "shown", False):
+            raise
+        shown = "; ".join(
+            f"{', '.join(repr(v) for v in values if v is not None)} at {_place(what)}" for what, *values in rows[:10]
+        )
+        if isinstance(error, InDoubtError):
+            told: StorageError = InDoubtError(f"{error} PERHAPS NOT STORED: {shown}. Write it down, and look at the run first.")
+        else:
+            told = StorageError(f"{error} NOT STORED: {shown}. Write it down, and tell it again.")
+        told.shown = True
+        raise told from error
+
+
+def _place(what: object) -> str:
+    return str(getattr(what, "params", what))

@@ -30,7 +30,7 @@ from safebo.exceptions import (
 )
 from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
-from safebo.journal import Journal
+from safebo.journal import Journal, not_stored
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import AdaptiveScenario, NormEstimator
 from safebo.notices import check_lengthscales, check_scale, warn_refuted
@@ -208,7 +208,7 @@ class SafeOptimizer:
         status="aborted", without values: the experiment failed or was stopped. It is recorded with its reason (`state.aborts`),
         nothing is learned from it, and no experiment follows next to it (`State.blocked`).
         """
-        with self._lock:
+        with self._lock, not_stored([(what, value, constraints, reason or None)]):
             self._refresh()
             if status == "aborted":
                 self._abort(what, value, constraints if context is None else context, reason)
@@ -224,7 +224,7 @@ class SafeOptimizer:
         rows = [(*row, None, None)[:4] for row in measurements]
         if any(isinstance(row[0], Trial) for row in rows):
             raise InvalidValueError("Earlier measurements come with their parameters; tell a trial by itself.")
-        with self._lock:
+        with self._lock, not_stored(rows):
             self._refresh()
             self._tell(rows)
 
@@ -310,6 +310,10 @@ class SafeOptimizer:
         self._refresh()
         if self._journal is not None and self._journal.halted is not None:
             return None
+        if self._journal is not None and (pending := self._journal.pending) is not None:
+            self._journal.asked(pending)  # refuses if it was handed out by somebody else
+            self._issue(pending)
+            return pending
         analysis = self._require_analysis()
         if analysis.choice is None:
             if self._journal is not None and analysis.stop_reason is not None:

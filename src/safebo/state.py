@@ -178,7 +178,8 @@ class Sample:
 
     def entry(self) -> list[Any]:
         """Its line in the JSON state."""
-        return [self.point, self.x, self.values, self.trial, *([] if self.context is None else [self.context])]
+        context = [] if self.context is None else [self.context]
+        return [list(self.point), list(self.x), list(self.values), self.trial, *context]
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class Abort:
 
     def entry(self) -> list[Any]:
         """Its line in the JSON state."""
-        return [self.point, self.x, self.step, self.reason, self.trial]
+        return [list(self.point), list(self.x), self.step, self.reason, self.trial]
 
 
 @dataclass(frozen=True)
@@ -295,9 +296,9 @@ class State:
             raise InvalidValueError(f"Not a safebo state of format {FORMAT}: found format {found!r}.")
         try:
             settings = Settings(**{key: decode(value) for key, value in content["settings"].items()})
-            samples = tuple(_sample(entry, settings) for entry in content["samples"])
-            records = tuple(_record(entry, len(settings.outputs)) for entry in content["records"])
-            aborts = tuple(_abort(entry, settings) for entry in content["aborts"])
+            samples = tuple(sample_of(entry, settings) for entry in content["samples"])
+            records = tuple(record_of(entry, len(settings.outputs)) for entry in content["records"])
+            aborts = tuple(abort_of(entry, settings) for entry in content["aborts"])
         except InvalidValueError:
             raise
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -346,21 +347,24 @@ def _place(point: Any, x: Any, trial: Any, settings: Settings) -> tuple[tuple[fl
     return told, unit
 
 
-def _sample(entry: Any, settings: Settings) -> Sample:
+def sample_of(entry: Any, settings: Settings) -> Sample:
+    """The inverse of `Sample.entry`, validated."""
     point, x, values, trial, *rest = entry
     place = _place(point, x, trial, settings)
     values = _numbers(values, len(settings.outputs), "a sample's measurements")
     return Sample(*place, values, trial, checked_context(*rest) if rest else None)
 
 
-def _abort(entry: Any, settings: Settings) -> Abort:
+def abort_of(entry: Any, settings: Settings) -> Abort:
+    """The inverse of `Abort.entry`, validated."""
     point, x, step, reason, trial = entry
     if not isinstance(reason, str):
         raise InvalidValueError(f"The JSON state is damaged: the reason of an abort is text, got {reason!r}.")
     return Abort(*_place(point, x, trial, settings), count(step, "an abort's step", 0), reason, trial)
 
 
-def _record(entry: Any, outputs: int) -> NormRecord:
+def record_of(entry: Any, outputs: int) -> NormRecord:
+    """The inverse of `NormRecord.entry`, validated."""
     step, estimates = entry
     checked = []
     for cube, norms in estimates:

@@ -8,9 +8,10 @@
 """
 
 from safebo.report.animation import animate
+from safebo.report.norms import plot_norms
 from safebo.report.progress import plot_progress
 from safebo.report.replay import replay
 from safebo.report.state_plots import plot_slice, plot_state
 from safebo.report.style import legend, new_figure
 
-__all__ = ["animate", "legend", "new_figure", "plot_progress", "plot_slice", "plot_state", "replay"]
+__all__ = ["animate", "legend", "new_figure", "plot_norms", "plot_progress", "plot_slice", "plot_state", "replay"]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from safebo.exceptions import InvalidValueError, NoInitialSampleError
-from safebo.optimizer import SafeOptimizer
+from safebo.optimizer import SafeOptimizer, Trial
 from safebo.report import scene
 from safebo.report.replay import replay
 from safebo.report.scene import FloatArray, Truths
 from safebo.report.style import LINES, dress, figure_of, look, new_figure, scatter
 from safebo.report.style import legend as add_legend
+from safebo.state import State
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +28,7 @@ def plot_progress(
     axes: Any = None,
     *,
     certified: bool = False,
+    trials: Mapping[str, Trial] | None = None,
     title: str | None = None,
     legend: bool | None = None,
 ) -> Figure:
@@ -35,6 +38,7 @@ def plot_progress(
     optimum     the best reachable value, where it is known
     axes        one per output, instead of a new figure
     certified   also draw the best certified lower bound after every experiment; replays the run
+    trials      by id: also draw the interval that each of them was certified with before it was measured
     legend      below the figure; by default only if the figure is new
     """
     state = opt.state
@@ -60,6 +64,7 @@ def plot_progress(
             dress(ax)
             for i, limit in enumerate(scene.limits_of(output)):
                 ax.axhline(limit, gid="limit", zorder=2, **{**LINES["limit"], **({"label": "_"} if i else {})})
+            _certificates(ax, output.name, state, numbers, trials or {})
             for role, mask in (("sample", ~unsafe & ~initial), ("initial", initial & ~unsafe), ("violation", unsafe)):
                 if mask.any():
                     scatter(ax, role, numbers[mask], column[mask])
@@ -83,6 +88,15 @@ def plot_progress(
         if legend if legend is not None else axes is None:
             add_legend(figure, panels)
     return figure
+
+
+def _certificates(axes: Axes, output: str, state: State, numbers: FloatArray, trials: Mapping[str, Trial]) -> None:
+    """Vertical lines from the lower to the upper bound of every certified experiment."""
+    pairs = zip(numbers, (trials.get(s.trial or "") for s in state.samples), strict=True)
+    known = [(x, trial.bounds[output]) for x, trial in pairs if trial is not None]
+    if known:
+        lows, highs = zip(*(pair for _, pair in known), strict=True)
+        axes.vlines([x for x, _ in known], lows, highs, gid="certificate", zorder=2, **LINES["certificate"])
 
 
 def _experiment_numbers(initial: Any) -> FloatArray:

@@ -36,6 +36,7 @@ LINES: dict[str, dict[str, Any]] = {
     "optimum": {"color": GREEN, "lw": 1.3, "ls": "-.", "label": "reachable optimum"},
     "best so far": {"color": BLUE, "lw": 1.8, "label": "best safe measurement so far"},
     "certified": {"color": GREEN, "lw": 1.8, "ls": "--", "label": "best certified lower bound"},
+    "certificate": {"color": SKY, "lw": 3.0, "alpha": 0.6, "label": "certified before it was measured"},
     "next": {"color": PURPLE, "lw": 1.1, "ls": "-", "label": "_next"},
 }
 MARKERS: dict[str, dict[str, Any]] = {  # marker, area, face, edge, width of the edge, label

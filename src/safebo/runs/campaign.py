@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from safebo.exceptions import ConflictError, InvalidValueError, StopReason, StorageError
+from safebo.exceptions import ConflictError, InvalidValueError, StopReason
+from safebo.journal import not_stored
 from safebo.optimizer import Params, SafeOptimizer, Trial
 from safebo.runs.ledger import Ledger, Pending, RunConfig, pending_error, trial_entry, violations_of
 from safebo.runs.storage import Event, Request, Store
-from safebo.state import Abort, NormRecord, Sample
+from safebo.state import Abort, NormRecord, Sample, State
 
 Result = TypeVar("Result")
 
@@ -106,8 +107,15 @@ class Campaign:
             raise InvalidValueError("This optimizer's steps are stored already.")
         history = {"samples": [], "records": [], "aborts": [], **json.loads(optimizer.state.to_json())}
         body = {**history, "config": config.entry(), "source": source, **circumstances()}
-        stored = store.create(name, [Event("created", body, _text(who or user(), "who"))])
-        return cls(store, Ledger.of(name, stored), optimizer, direct=direct)
+        signed = _text(who or user(), "who")
+        events = [Event("created", body, signed)]
+        trial = optimizer.ask() if optimizer._trial_id() in optimizer._issued else None
+        if trial is not None:  # handed out already: its measurement is to come
+            events += [Event("asked", {"trial": trial_entry(trial)}, signed)]
+            events += [Event("started", {"trial": trial.id}, signed)]
+        campaign = cls(store, Ledger.of(name, store.create(name, events)), optimizer, direct=direct)
+        campaign._mine = None if trial is None else trial.id
+        return campaign
 
     @classmethod
     def open(cls, store: Store, name: str) -> Campaign:
@@ -164,8 +172,13 @@ class Campaign:
         fresh = self.store.events(self.name, self._ledger.seq, self._ledger.digest)
         for event in fresh:
             self._ledger = self._ledger.after(event)
-        if fresh and self._optimizer is not None:
+        if self._optimizer is not None and (fresh or self._behind(self._optimizer.state)):
             self._optimizer._follow(self._ledger.state, self._ledger.trial)
+
+    def _behind(self, state: State) -> bool:
+        """Whether a step was stored and then interrupted (Ctrl-C) before the optimizer had taken it over."""
+        parts = ("samples", "records", "aborts")
+        return any(len(getattr(state, part)) < len(getattr(self._ledger, part)) for part in parts)
 
     # -- steps ----------------------------------------------------------------------------------------------------------
 
@@ -268,7 +281,8 @@ class Campaign:
             self.optimizer.tell(known, objective, constraints, context=context)
             return self._receipt()
 
-        return self._once("tell", [what, objective, constraints, context], key, who, work)
+        with not_stored([(what, objective, constraints)]):
+            return self._once("tell", [what, objective, constraints, context], key, who, work)
 
     def tell_many(self, measurements: Iterable[tuple[Any, ...]], *, who: str = "", key: str | None = None) -> Receipt:
         """Measurements made earlier, all or none: (parameters, objective[, constraints[, context]]) each."""
@@ -278,7 +292,8 @@ class Campaign:
             self.optimizer.tell_many(rows)
             return self._receipt()
 
-        return self._once("tell_many", rows, key, who, work)
+        with not_stored(rows):
+            return self._once("tell_many", rows, key, who, work)
 
     def abort(self, what: str | Params, reason: str, *, who: str = "", key: str | None = None) -> Receipt:
         """An experiment that failed or was stopped, named by its trial's id or its parameters: others keep away from it."""
@@ -425,11 +440,7 @@ class _Writer:
                 text = ", ".join(f"{name} = {value:g}" for name, value in violated.items())
                 cause = {"cause": StopReason.VIOLATION.value, "reason": f"measured outside a limit: {text}"}
                 events.append(Event("stopped", cause))
-            try:
-                campaign._append(*self.before, *events)
-            except StorageError as error:
-                values = "; ".join(f"{s.values} at {s.point}" for s in samples[:10])
-                raise StorageError(f"{error} NOT STORED: {values}. Write it down, and tell it again.") from error
+            campaign._append(*self.before, *events)
 
     def aborted(self, abort: Abort) -> None:
         with self._campaign._lock:
@@ -473,6 +484,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+    whole = isinstance(value, str) and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+    if not isinstance(value, str) or not whole or len(value) > LONGEST_TEXT:
         raise InvalidValueError(f"{what} must be text of at most {LONGEST_TEXT} characters, got {value!r:.200}.")
     return value

@@ -32,7 +32,7 @@ from safebo.norms.base import count
 from safebo.optimizer import Trial
 from safebo.outputs import Output
 from safebo.runs.storage import Event
-from safebo.state import FORMAT, State
+from safebo.state import FORMAT, State, abort_of, record_of, sample_of
 
 ON_VIOLATION = ("stop", "continue")
 
@@ -186,7 +186,10 @@ class Ledger:
             raise StorageError(f"Run {self.name!r} has an event {event.kind!r}, which this safebo does not know: update it.")
         if event.seq and event.seq != self.seq + 1:
             raise StorageError(f"Run {self.name!r}: event {event.seq} does not follow event {self.seq}.")
-        return replace(step(self, event), seq=self.seq + 1, digest=event.digest)
+        result = replace(step(self, event), seq=self.seq + 1, digest=event.digest)
+        if "state" in self.__dict__:  # it was built: extend it rather than build it again
+            result.__dict__["state"] = _extended(self.state, event)
+        return result
 
     def require(self, identity: object) -> Pending:
         """The pending trial, which must be this one."""
@@ -203,6 +206,17 @@ class Ledger:
             raise ConflictError(
                 f"Run {self.name!r} is {self.status}{f' ({self.reason})' if self.reason else ''}: resume it first."
             )
+
+
+def _extended(state: State, event: Event) -> State:
+    """The optimizer's state after one more event."""
+    if event.kind == "told":
+        record = event.body["record"]
+        sample = sample_of(event.body["sample"], state.settings)
+        return state.told(sample, None if record is None else record_of(record, len(state.outputs)))
+    if event.kind == "aborted":
+        return state.aborted(abort_of(event.body["abort"], state.settings))
+    return state
 
 
 def _asked(ledger: Ledger, event: Event) -> Ledger:

@@ -56,9 +56,9 @@ class Line(Protocol):
 class Pipe:
     """The pipes of a process. A thread reads its output, so that waiting for a line can end."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], folder: str | None = None) -> None:
         try:
-            self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder)
         except OSError as error:
             raise PlantError(f"The rig's program {list(command)} cannot be started: {error}.") from error
         assert self._process.stdin is not None and self._process.stdout is not None

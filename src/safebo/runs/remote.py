@@ -142,6 +142,7 @@ class SubprocessPlant(LinePlant):
                 single "run" request, answers it and exits
     stop        a program that switches the rig off, run by `emergency_stop` before the process is ended, and once more if
                 the process did not end in order; it must exit with status 0 only if the rig is off
+    folder      where both programs run; default: the current folder
 
     When its standard input closes or it is terminated, the program must leave the rig in a safe state and exit with status 0.
     If it must be killed, or ends in another way, `emergency_stop` raises unless the stop program succeeded: nobody knows whether
@@ -156,14 +157,15 @@ class SubprocessPlant(LinePlant):
         reset_timeout: float | None = None,
         persistent: bool = True,
         stop: Sequence[str] | None = None,
+        folder: str | None = None,
     ) -> None:
         super().__init__(timeout, reset_timeout)
-        self.command, self.persistent = _program(command, "command"), persistent
+        self.command, self.persistent, self.folder = _program(command, "command"), persistent, folder
         self.stop = None if stop is None else _program(stop, "stop")
 
     def open_line(self) -> Line:
         """Start the program."""
-        return Pipe(self.command)
+        return Pipe(self.command, self.folder)
 
     def reset(self) -> None:
         """Start the program if it does not run, and let it reset the rig; nothing to do for one process per experiment."""
@@ -207,7 +209,7 @@ class SubprocessPlant(LinePlant):
         if self.stop is None:
             return
         try:
-            subprocess.run(self.stop, check=True, timeout=GRACE, stdin=subprocess.DEVNULL)
+            subprocess.run(self.stop, check=True, timeout=GRACE, stdin=subprocess.DEVNULL, cwd=self.folder)
         except (OSError, subprocess.SubprocessError) as error:
             raise PlantError(f"The stop program {list(self.stop)} failed: {error}. Switch the rig off by hand.") from error
 

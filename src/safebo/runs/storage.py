@@ -11,7 +11,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import sqlite3
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -24,6 +27,7 @@ from sqlalchemy import exc
 
 from safebo.exceptions import (
     ConflictError,
+    InDoubtError,
     InvalidValueError,
     MissingExtraError,
     OvertakenError,
@@ -113,67 +117,90 @@ class Store:
     """A database of runs."""
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
-        self._engine, self.where = engine, where
+        self._engine, self.where, self._process = engine, where, os.getpid()
+        weakref.finalize(self, _dispose, engine, self._process)
 
     @classmethod
-    def open(cls, url: str | Path, *, create: bool = True) -> Store:
+    def open(cls, url: str | Path, *, create: bool = True, read_only: bool = False) -> Store:
         """Open a file such as "safebo.db" or a database's URL; brings its tables up to date.
 
-        create: make the file or the tables if there are none.
+        create     make the file or the tables if there are none
+        read_only  write nothing, not even the files that SQLite keeps beside its own: for a copy on a disk without write access
         """
+        create = create and not read_only
         text = str(url)
         if not text.strip():
             raise InvalidValueError('A database is a file such as "safebo.db" or a URL such as postgresql://user@host/name.')
         if "://" not in text:
-            return cls._sqlite(Path(text), create)
+            return cls._sqlite(Path(text), create, read_only)
         try:
             parsed = sa.make_url(text)
-        except exc.ArgumentError:
-            raise InvalidValueError(f"{text!r} is not a database URL: sqlite:///FILE or postgresql://USER@HOST/NAME.") from None
+        except (exc.ArgumentError, ValueError):  # the text may contain a password
+            scheme = text.partition("://")[0]
+            raise InvalidValueError(
+                f"Not a database URL: {scheme!r:.30}://... Use sqlite:///FILE or postgresql://USER@HOST/NAME."
+            ) from None
         backend = parsed.get_backend_name()
         if backend == "sqlite":
             if not parsed.database or parsed.database == ":memory:":
                 raise InvalidValueError(f"{text!r} names no file: a durable run needs one, such as sqlite:///safebo.db.")
-            return cls._sqlite(Path(parsed.database), create)
-        if backend == "postgresql":
-            return cls._postgresql(parsed, create)
+            return cls._sqlite(Path(parsed.database), create, read_only)
+        if backend in ("postgresql", "postgres"):
+            return cls._postgresql(parsed, create, read_only)
         raise InvalidValueError(f"{backend!r} databases are not supported: use SQLite (a file) or PostgreSQL.")
 
     @classmethod
-    def _sqlite(cls, path: Path, create: bool) -> Store:
+    def _sqlite(cls, path: Path, create: bool, read_only: bool) -> Store:
+        if path.is_dir():
+            raise StorageError(f"{str(path)!r} is a folder: name a file in it, such as safebo.db.")
         if not create and not path.exists():
             raise StorageError(f"There is no database {str(path)!r}. Start a run first, or name another file.")
         if not path.parent.is_dir():
             raise StorageError(f"The folder of the database {str(path)!r} does not exist.")
-        uri = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        _refuse_foreign(path)
+        uri = path.absolute().as_uri() + (_reading_mode(path) if read_only else f"?mode={'rwc' if create else 'rw'}")
 
         def connect() -> sqlite3.Connection:
             connection = sqlite3.connect(uri, uri=True, timeout=WAIT, isolation_level=None, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode=WAL")
+            if not read_only:
+                connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")  # every commit is synced: nothing told is lost in a power cut
             connection.execute("PRAGMA foreign_keys=ON")
             return connection
 
         engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool, pool_size=5, max_overflow=60)
         listening.listen(engine, "begin", _begin)
-        return cls._ready(engine, str(path), create)
+        return cls._ready(engine, str(path), create, read_only)
 
     @classmethod
-    def _postgresql(cls, url: sa.URL, create: bool) -> Store:
-        if url.drivername == "postgresql":
-            url = url.set(drivername="postgresql+psycopg")
-        options = {"options": "-c synchronous_commit=on", "connect_timeout": 10}
+    def _postgresql(cls, url: sa.URL, create: bool, read_only: bool) -> Store:
+        hidden = [name for name in url.query if "password" in name.lower()]
+        where = url.difference_update_query(hidden).set(drivername="postgresql").render_as_string(hide_password=True)
+        given = url.query.get("options", "")
+        settings = {
+            "synchronous_commit": "on",  # whatever the server's default is
+            "lock_timeout": f"{WAIT * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{WAIT * 2000:.0f}",  # a client that hangs does not block the others
+            "default_transaction_read_only": "on" if read_only else "off",
+        }
+        options = " ".join([given if isinstance(given, str) else " ".join(given), *(f"-c {k}={v}" for k, v in settings.items())])
         try:
-            engine = sa.create_engine(url, connect_args=options, pool_pre_ping=True, max_overflow=60)
+            engine = sa.create_engine(
+                url.set(drivername="postgresql+psycopg"),
+                connect_args={"options": options.strip(), "connect_timeout": 10, "client_encoding": "utf8"},
+                isolation_level="READ COMMITTED",
+                pool_pre_ping=True,  # the server may have been restarted
+                max_overflow=60,
+            )
         except ImportError as error:
             raise MissingExtraError(f"PostgreSQL needs a driver: pip install 'safebo[postgres]' ({error}).") from None
-        return cls._ready(engine, url.render_as_string(hide_password=True), create)
+        return cls._ready(engine, where, create, read_only)
 
     @classmethod
-    def _ready(cls, engine: sa.Engine, where: str, create: bool) -> Store:
+    def _ready(cls, engine: sa.Engine, where: str, create: bool, read_only: bool) -> Store:
         store = cls(engine, where)
         try:
-            store._migrate(create)
+            store._migrate(create, read_only)
         except BaseException:
             engine.dispose()
             raise
@@ -194,26 +221,33 @@ class Store:
     def version(self) -> int:
         """Version of the tables; 0 if there are none."""
         with self._reading() as connection:
-            return _version(connection)
+            return _version(connection, self.where)
 
-    def _migrate(self, create: bool) -> None:
-        found = self.version()
+    def _migrate(self, create: bool, read_only: bool) -> None:
+        found = self._supported(self.version())
         if found == 0 and not create:
             raise StorageError(f"There are no runs in {self.where}.")
-        if found > SCHEMA:
-            raise StorageError(
-                f"{self.where} was written by a newer safebo (tables of version {found}, this one knows {SCHEMA}): update safebo."
-            )
         if found == SCHEMA:
             return
+        if read_only:
+            raise StorageError(f"{self.where} was written by an older safebo: open it once with write access, or a copy of it.")
         with self._writing() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-            found = _version(connection)  # another process may have done it meanwhile
+            found = self._supported(_version(connection, self.where))  # another process may have done it meanwhile
+            if found == 0 and connection.dialect.name == "sqlite" and sa.inspect(connection).get_table_names():
+                raise StorageError(_FOREIGN.format(self.where))
             for migration in MIGRATIONS[found:]:
                 migration(connection)
             connection.execute(sa.delete(_meta).where(_meta.c.key == "schema"))
-            connection.execute(sa.insert(_meta).values(key="schema", value=str(max(found, SCHEMA))))
+            connection.execute(sa.insert(_meta).values(key="schema", value=str(SCHEMA)))
+
+    def _supported(self, version: int) -> int:
+        if version > SCHEMA:
+            raise StorageError(
+                f"{self.where} was written by a newer safebo (tables of version {version}, this one knows {SCHEMA}): update it."
+            )
+        return version
 
     # -- runs -----------------------------------------------------------------------------------------------------------
 
@@ -226,34 +260,71 @@ class Store:
         """A new run with its first events."""
         if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
             raise InvalidValueError(f"A run's name is one line of at most {LONGEST_NAME} characters, got {name!r:.220}.")
-        with self._writing() as connection:
+        stored: list[Event] = []
+        with self._settled(name, stored), self._writing() as connection:
             if connection.scalar(sa.select(_runs.c.id).where(_runs.c.name == name)) is not None:
                 raise ConflictError(f"There is a run {name!r} in {self.where} already: resume it, or choose another name.")
             try:
                 run = connection.execute(sa.insert(_runs).values(name=name)).inserted_primary_key[0]  # type: ignore[index]
             except exc.IntegrityError:
                 raise ConflictError(f"A run {name!r} was created at this moment: resume it, or choose another name.") from None
-            return self._insert(connection, run, "", 0, events)
+            stored += self._insert(connection, run, "", 0, events)
+        return stored
 
     def append(self, name: str, after: int, events: Sequence[Event], request: Request | None = None) -> list[Event]:
         """Events after number `after`, which must be the last one; returns them as stored."""
-        with self._writing() as connection:
-            run = self._run(connection, name)
-            if connection.dialect.name == "postgresql":  # who appends to the same run waits
-                connection.execute(sa.select(_runs.c.id).where(_runs.c.id == run).with_for_update())
+        stored: list[Event] = []
+        with self._settled(name, stored), self._writing() as connection:
+            run = self._run(connection, name, lock=True)
             last = connection.execute(
                 sa.select(_events.c.seq, _events.c.digest).where(_events.c.run == run).order_by(_events.c.seq.desc()).limit(1)
-            ).one()
+            ).one_or_none()
+            if last is None:
+                raise StorageError(f"The record of run {name!r} in {self.where} is damaged at event 1: restore a backup.")
             if last.seq != after:
                 raise OvertakenError(
                     f"Run {name!r} was changed by another process (event {last.seq}, expected {after}). Nothing was stored: "
                     "read it again."
                 )
-            stored = self._insert(connection, run, last.digest, after, events)
+            fresh = self._insert(connection, run, last.digest, after, events)
             if request is not None:
-                values = {"run": run, "key": request.key, "fingerprint": request.fingerprint, "seq": stored[-1].seq}
+                values = {"run": run, "key": request.key, "fingerprint": request.fingerprint, "seq": fresh[-1].seq}
                 connection.execute(sa.insert(_requests).values(**values))
-            return stored
+            stored += fresh
+        return stored
+
+    @contextlib.contextmanager
+    def _settled(self, name: str, written: Sequence[Event]) -> Iterator[None]:
+        """If the connection is lost during the commit of what was written, find out whether it is stored."""
+        try:
+            yield
+        except StorageError as error:
+            if not written:  # there was no commit
+                raise
+            deadline = time.monotonic() + WAIT / 3.0
+            while True:
+                try:
+                    stored = self._has(name, written[-1])
+                    break
+                except StorageError:
+                    if time.monotonic() > deadline:
+                        raise InDoubtError(
+                            f"The connection to {self.where} was lost while event {written[-1].seq} of run {name!r} was being "
+                            "stored: whether it is, is unknown. Look at the run before it is repeated."
+                        ) from error
+                    time.sleep(0.2)
+            if not stored:
+                raise
+
+    def _has(self, name: str, event: Event) -> bool:
+        """Whether this very event is stored; waits for a commit under way."""
+        with self._writing() as connection:
+            try:
+                run = self._run(connection, name, lock=True)
+            except UnknownRunError:
+                return False
+            where = sa.and_(_events.c.run == run, _events.c.seq == event.seq)
+            return connection.scalar(sa.select(_events.c.digest).where(where)) == event.digest
 
     def _insert(self, connection: sa.Connection, run: int, digest: str, last: int, events: Sequence[Event]) -> list[Event]:
         stored, at = [], now()
@@ -267,13 +338,20 @@ class Store:
 
     def events(self, name: str, after: int = 0, digest: str = "") -> list[Event]:
         """The events of a run after number `after`, whose digest is `digest`; checks that nothing is missing or changed."""
+        after = max(after, 0)
         columns = (_events.c.seq, _events.c.kind, _events.c.at, _events.c.who, _events.c.body, _events.c.digest)
         with self._reading() as connection:
             run = self._run(connection, name)
-            where = sa.and_(_events.c.run == run, _events.c.seq > after)
-            rows = connection.execute(sa.select(*columns).where(where).order_by(_events.c.seq)).all()
-            if after and not digest:
-                digest = str(connection.scalar(sa.select(_events.c.digest).where(_events.c.run == run, _events.c.seq == after)))
+            where = sa.and_(_events.c.run == run, _events.c.seq >= after)
+            rows = list(connection.execute(sa.select(*columns).where(where).order_by(_events.c.seq)))
+        if after:
+            known = rows.pop(0) if rows and rows[0].seq == after else None
+            if digest and (known is None or known.digest != digest):
+                raise StorageError(
+                    f"The record of run {name!r} in {self.where} is shorter or another one than before (event {after}): "
+                    "was a backup restored? Open the run again."
+                )
+            digest = known.digest if known is not None else ""
         result = []
         for seq, row in enumerate(rows, after + 1):
             digest = _digest(digest, row.seq, row.kind, row.at, row.who, row.body)
@@ -295,8 +373,9 @@ class Store:
             run = self._run(connection, name)
             return int(connection.scalar(sa.select(sa.func.max(_events.c.seq)).where(_events.c.run == run)) or 0)
 
-    def _run(self, connection: sa.Connection, name: str) -> int:
-        found = connection.scalar(sa.select(_runs.c.id).where(_runs.c.name == name))
+    def _run(self, connection: sa.Connection, name: str, lock: bool = False) -> int:
+        query = sa.select(_runs.c.id).where(_runs.c.name == name)
+        found = connection.scalar(query.with_for_update() if lock else query)  # who appends to the same run waits
         if found is None:
             names = ", ".join(repr(n) for n in connection.scalars(sa.select(_runs.c.name).order_by(_runs.c.id.desc()).limit(5)))
             raise UnknownRunError(
@@ -308,15 +387,23 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with self._named(), self._engine.connect() as connection:
+        with self._named(), self._own().connect() as connection:
             connection = connection.execution_options(safebo_writes=True)
             with connection.begin():
                 yield connection
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self._named(), self._engine.connect() as connection, connection.begin():
+        with self._named(), self._own().connect() as connection, connection.begin():
             yield connection
+
+    def _own(self) -> sa.Engine:
+        """The engine; in a forked child with connections of its own."""
+        if os.getpid() != self._process:
+            _inherited.append(self._engine.pool)  # kept: closing them here would disturb the parent
+            self._engine.dispose(close=False)
+            self._process = os.getpid()
+        return self._engine
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -332,7 +419,56 @@ class Store:
         except (exc.DBAPIError, sqlite3.Error) as error:
             cause = error.orig if isinstance(error, exc.DBAPIError) else error
             line = " ".join(str(cause).split())
-            raise StorageError(f"The database {self.where} cannot be used: {line}. Nothing was stored.") from error
+            advice = next((f" {text}" for word, text in _ADVICE.items() if word in line.lower()), "")
+            raise StorageError(f"The database {self.where} cannot be used: {line}.{advice} Nothing was stored.") from error
+
+
+_ADVICE = {
+    "disk is full": "Make space on its disk, then do it again.",
+    "no space left": "Make space on the server's disk, then do it again.",
+    "readonly": "Check the rights of the file and its folder, and whether its disk is mounted read-only.",
+    "read-only": "Check the rights of the file and its folder, and whether its disk is mounted read-only.",
+    "unable to open": "Check the rights of the file and its folder, and whether its disk is mounted read-only.",
+    "disk i/o error": "Check its disk: is it full, over a quota, or broken?",
+    "lock": "Another process is writing and does not finish: see what it does, then do it again.",
+    "not a database": "It belongs to another program, or it is damaged: name another file, or restore a backup.",
+    "malformed": "It is damaged: restore a backup.",
+}
+"""Part of a database's message -> what to do."""
+
+_FOREIGN = "{} belongs to another program: name another file. Nothing was changed in it."
+
+_inherited: list[sa.Pool] = []
+
+
+def _dispose(engine: sa.Engine, process: int) -> None:
+    if os.getpid() == process:
+        engine.dispose()
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Look at a file without touching it; what is no database, or damaged, shows when it is opened."""
+    if not path.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error:
+        return
+    if names and _meta.name not in names:
+        raise StorageError(_FOREIGN.format(str(path)))
+
+
+def _reading_mode(path: Path) -> str:
+    """Parameters of the file's URI for reading; without the files beside it where SQLite cannot make them."""
+    plain = "?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(path.absolute().as_uri() + plain, uri=True, timeout=WAIT)) as connection:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+    except sqlite3.OperationalError:
+        if not Path(f"{path}-wal").exists():  # nobody writes it, and all of it is in the file
+            return f"{plain}&immutable=1"
+    return plain
 
 
 def _begin(connection: sa.Connection) -> None:
@@ -340,10 +476,13 @@ def _begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _version(connection: sa.Connection) -> int:
+def _version(connection: sa.Connection, where: str) -> int:
     if not sa.inspect(connection).has_table(_meta.name):
         return 0
-    return int(connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema")) or 0)
+    value = connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema"))
+    if value is None or not value.isdecimal() or int(value) < 1:
+        raise StorageError(f"The version of the tables in {where} cannot be read, found {value!r:.40}: restore a backup.")
+    return int(value)
 
 
 def _digest(before: str, seq: int, kind: str, at: str, who: str, body: str) -> str:

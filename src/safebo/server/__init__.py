@@ -13,8 +13,8 @@ except ImportError as error:
 from safebo.server.app import create_app
 from safebo.server.auth import Token, Tokens
 from safebo.server.limits import Limits
-from safebo.server.main import main
+from safebo.server.main import main, serving
 
-__all__ = ["Limits", "Token", "Tokens", "create_app", "main"]
+__all__ = ["Limits", "Token", "Tokens", "create_app", "main", "serving"]
 
 del fastapi, uvicorn

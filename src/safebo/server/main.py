@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
+import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -62,6 +67,25 @@ def main(
         )
     finally:
         store.close()
+
+
+@contextmanager
+def serving(store: Store, *, port: int = 0, limits: Limits | None = None) -> Iterator[str]:
+    """Serve a store to this computer from a thread, while the body runs; yields the page's address. Port 0: any free one."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        config = uvicorn.Config(
+            create_app(store, limits=limits), log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join(10.0)
 
 
 def check_address(host: str, tokens: Tokens) -> None:

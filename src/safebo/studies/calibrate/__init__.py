@@ -1,8 +1,9 @@
 """`safebo calibrate`: safety and progress over many random problems.
 
 A run is unsafe if one experiment has f below the threshold, and solved once an experiment comes within 5 % of the reachable
-optimum, relative to the initial value. runs.csv grows as runs finish, so an interrupted study continues where it stopped;
-table.md, summary.json and pareto.png are written from whatever is there.
+optimum, relative to the initial value. runs.csv grows as runs finish, so an interrupted study continues where it stopped; its
+column `settings` is a fingerprint of method and problems, and runs made with other settings are refused. table.md, summary.json
+and pareto.png are written from whatever is there. bottlenecks.csv says how narrow the way to the optimum is in two dimensions.
 """
 
 from __future__ import annotations
@@ -15,32 +16,55 @@ from typing import Any
 import numpy as np
 
 from safebo.exceptions import InvalidValueError
-from safebo.studies.calibrate.cases import FAMILIES, PARTS, Family, optimizer
+from safebo.studies.calibrate import bottleneck
+from safebo.studies.calibrate.cases import FAMILIES, PARTS, Family, fingerprint, optimizer
 from safebo.studies.calibrate.coverage import known, measure
 from safebo.studies.calibrate.summary import write_summary
-from safebo.studies.common import Table, parallel
+from safebo.studies.common import Row, Table, parallel
 
 FIELDS = (
-    "part", "family", "method", "seed", "norm", "experiments", "unsafe", "worst", "norm_too_small", "interval_missed",
+    "part", "family", "method", "seed", "settings", "norm", "experiments", "unsafe", "worst", "norm_too_small", "interval_missed",
     "score_15", "score_30", "score_50", "first_solved", "best_score", "stop", "seconds",
 )  # fmt: skip
 KEY = ("part", "family", "method", "seed")
+EXTRAS = ("norms", "bottlenecks")  # parts without an optimizer
 Job = tuple[str, str, str, int, int | None, int | None]  # part, family, method, seed, m, experiments
 
 
 def main(out: Path, *, quick: bool, jobs: int, only: list[str], runs: int | None = None) -> None:
     """Run what is missing, at most `runs` of each kind, then summarise."""
-    unknown = [name for name in only if name not in (*PARTS, "norms")]
+    unknown = [name for name in only if name not in (*PARTS, *EXTRAS)]
     if unknown:
-        raise InvalidValueError(f"Unknown part {unknown[0]!r} of the study: choose from {', '.join(PARTS)}, norms.")
+        raise InvalidValueError(f"Unknown part {unknown[0]!r} of the study: choose from {', '.join([*PARTS, *EXTRAS])}.")
     table = Table(out / "runs.csv", FIELDS, KEY)
+    refuse_other_settings(table.rows, quick, table.path)
     todo = [job for job in study(only or [*PARTS], quick, runs) if dict(zip(KEY, job, strict=False)) not in table]
     for row in parallel(run, todo, jobs, "calibration"):
         table.add(row)
-    norms = measure(out, 2 if quick else min(runs or 100, 100), jobs) if not only or "norms" in only else []
+    norms = measure(out, 2 if quick else min(runs or 100, 100), jobs) if not only or "norms" in only else known(out)
+    if not only or "bottlenecks" in only:
+        bottleneck.measure(out, 1 if quick else min(runs or PARTS["2-D"].runs, PARTS["2-D"].runs), jobs)
     order = {name: i for i, name in enumerate([*PARTS, *FAMILIES])}
     table.sort(lambda row: (order[row["part"]], order[row["family"]], row["method"], int(row["seed"])))
-    write_summary(table.rows, norms or known(out), out, quick)
+    write_summary(table.rows, norms, bottleneck.known(out), out, quick)
+
+
+def refuse_other_settings(rows: list[Row], quick: bool, path: Path) -> None:
+    """An error if rows were made with other settings than today's: a rate over both would describe neither."""
+    today: dict[tuple[str, str, str], str] = {}
+    for part, family, method, _, m, limit in study([*PARTS], quick, 1):
+        today[part, family, method] = fingerprint(method, FAMILIES[family], m, limit)
+    other: dict[tuple[str, str, str], int] = {}
+    for row in rows:
+        key = (row["part"], row["family"], row["method"])
+        if row["settings"] != today.get(key):
+            other[key] = other.get(key, 0) + 1
+    if other:
+        part, family, method = next(iter(other))
+        raise InvalidValueError(
+            f"{sum(other.values())} runs of {path} were made with other settings or problems than today's, the first ones by "
+            f"{method!r} on {family!r} ({part}): delete these lines to run them again, or choose another folder."
+        )
 
 
 def study(parts: list[str], quick: bool, limit: int | None = None) -> list[Job]:
@@ -89,8 +113,8 @@ def run(job: Job) -> dict[str, Any]:
     margins = [v - problem.threshold for v in values]
     reached = [round(float(scores[min(n, len(values))]), 4) for n in (15, 30, 50)]
     row: tuple[Any, ...] = (
-        part, name, method, seed, round(problem.f.norm, 4), len(values), sum(v < 0.0 for v in margins),
-        round(min([0.0, *margins]), 4), int(too_small), int(missed), *reached,
+        part, name, method, seed, fingerprint(method, family, m, limit), round(problem.f.norm, 4), len(values),
+        sum(v < 0.0 for v in margins), round(min([0.0, *margins]), 4), int(too_small), int(missed), *reached,
         first, round(best, 4), "" if tuner.stop_reason is None else tuner.stop_reason.name.lower(), round(seconds, 2),
     )  # fmt: skip
     return dict(zip(FIELDS, row, strict=True))

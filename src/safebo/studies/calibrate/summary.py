@@ -6,16 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
+from safebo.studies.calibrate.bottleneck import bottleneck_table
 from safebo.studies.calibrate.cases import FAMILIES, PARTS, YARDSTICK
 from safebo.studies.calibrate.coverage import coverage_table
 from safebo.studies.common import Row, provenance, rate_interval, write_json
 
+FEW = 50
+"""Runs below which a rate is hardly more than a hint."""
 
-def write_summary(rows: list[Row], norms: list[Row], out: Path, quick: bool) -> list[Row]:
+
+def write_summary(rows: list[Row], norms: list[Row], ways: list[Row], out: Path, quick: bool) -> list[Row]:
     """table.md, summary.json and, for the parts that have one, pareto.png."""
     lines = summarise(rows)
     write_json(out / "summary.json", {**provenance(seeds="0, 1, 2, ...", quick=quick), "rows": lines})
-    (out / "table.md").write_text(table(lines) + (coverage_table(norms) if norms else ""))
+    parts = [table(lines), coverage_table(norms) if norms else "", bottleneck_table(ways, rows) if ways else ""]
+    (out / "table.md").write_text("\n".join(part for part in parts if part))
     if lines:
         picture(lines, out / "pareto.png")
     return lines
@@ -87,16 +92,22 @@ def table(lines: list[Row]) -> str:
 
 
 def picture(lines: list[Row], path: Path) -> None:
-    """Safety against progress for the 1-D families: the lower right corner is where one wants to be. Bars: 95 % intervals."""
+    """Safety against progress for the 1-D families: the lower right corner is where one wants to be. Bars: 95 % intervals.
+
+    Methods with fewer than `FEW` runs are small, without bars, and drawn beside each other where they coincide.
+    """
     from safebo.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, dress, legend, new_figure
 
     wanted = [f for f, family in FAMILIES.items() if family.dim == 1][:2]
     figure = new_figure(11.0, 5.0)
     colours = {"true": GREY, "scenario": VERMILLION, "adaptive": BLUE, "hoeffding": PURPLE, "default": GREEN}
+    shares = [100.0 * line["solved"] / line["runs"] for line in lines if line["family"] in wanted]
+    left = 10.0 * np.floor(min(shares, default=0.0) / 10.0) - 2.0
     for i, family in enumerate(wanted):
         axes = figure.add_subplot(1, len(wanted), i + 1)
         dress(axes)
         seen: set[str] = set()
+        taken: dict[tuple[float, float], int] = {}
         for line in lines:
             if line["family"] != family:
                 continue
@@ -104,24 +115,37 @@ def picture(lines: list[Row], path: Path) -> None:
             local = line["method"] == "default" or line["method"].endswith("local")
             x, y = 100.0 * line["solved"] / line["runs"], 100.0 * line["unsafe_runs"] / line["runs"]
             key = f"{estimator}, {'local' if local else 'global'}" if estimator != "default" else "library default"
-            special = line["method"] in ("default", YARDSTICK)
-            colour = ORANGE if line["method"] == YARDSTICK else colours[estimator]
+            few = line["runs"] < FEW
+            special = line["method"] in ("default", YARDSTICK) and not few
+            colour = ORANGE if special and line["method"] == YARDSTICK else colours[estimator]
             low, high = (100.0 * v for v in line["unsafe_rate_95"])
-            axes.plot([x, x], [low, high], color=colour, lw=1.6 if special else 0.8, alpha=1.0 if special else 0.4)
+            if few:
+                place = taken.setdefault((x, y), 0)
+                taken[x, y] += 1
+                x, y = x - 1.1 * (place % 12), y * 0.93 ** (place // 12) if y else 0.06 * (place // 12)
+            else:
+                axes.plot([x, x], [low, high], color=colour, lw=1.6 if special else 0.8, alpha=1.0 if special else 0.4)
             axes.plot(
-                x, y, "*" if special else ("o" if local else "s"), ms=14 if special else 7, alpha=1.0 if special else 0.65,
-                color=colour, mec="black" if special else "white", mew=0.8,
-                label=("SafeOpt told the norm" if line["method"] == YARDSTICK else key) if key not in seen or special else "_",
-            )  # fmt: skip
+                x,
+                y,
+                "*" if special else ("o" if local else "s"),
+                ms=14 if special else 4 if few else 8,
+                zorder=4 if special else 2 if few else 3,
+                alpha=1.0 if special else 0.65,
+                color=colour,
+                mec="black" if special else "white",
+                mew=0.8,
+                label="SafeOpt told the norm" if colour == ORANGE else "_" if key in seen else key,
+            )
             seen.add(key)
         axes.set(
             title=family.replace("..", " to "),
             xlabel="runs solved [%]",
             ylabel="runs with an unsafe experiment [%]",
-            xlim=(-3, 103),
+            xlim=(left, 102),
         )
         axes.set_yscale("symlog", linthresh=1.0)
-        axes.set_ylim(-0.2, 100)
+        axes.set_ylim(-0.2, 130)
         axes.set_yticks([0, 1, 3, 10, 30, 100], ["0", "1", "3", "10", "30", "100"])
     legend(figure)
     figure.savefig(path, dpi=120)

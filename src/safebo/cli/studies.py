@@ -1,4 +1,4 @@
-"""The `safebo` command. Every command imports what it needs when it runs, so `safebo --help` stays quick."""
+"""Commands of the studies: figures of the paper, calibration, training."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from typing import Annotated, Optional
 
 import typer
 
-app = typer.Typer(
-    name="safebo",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Safe Bayesian optimization with a data-driven bound of the RKHS norm.",
-)
+from safebo.cli.base import STUDY, app
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Worker processes; 0: one per core.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small version, for a look or a test.")]
 
 
-@app.command()
+@app.command(rich_help_panel=STUDY)
 def reproduce(
     names: Annotated[Optional[list[str]], typer.Argument(help="Figures to make, or 'all'.", show_default=False)] = None,
     out: Annotated[Path, typer.Option(help="Folder for PNG, CSV and summary.json, one sub-folder per figure.")] = Path(
@@ -36,7 +30,7 @@ def reproduce(
     study.main(names or [], out, listing=listing, quick=quick, jobs=jobs, env=env)
 
 
-@app.command("train-norm")
+@app.command("train-norm", rich_help_panel=STUDY)
 def train_norm(
     out: Annotated[Path, typer.Option(help="Folder for data, weights and the validation report.")] = Path("out/train-norm"),
     quick: Quick = False,
@@ -50,7 +44,7 @@ def train_norm(
     study.main(out, quick=quick, jobs=jobs, seed=seed, stage=stage)
 
 
-@app.command("train-policy")
+@app.command("train-policy", rich_help_panel=STUDY)
 def train_policy(
     env: Annotated[str, typer.Argument(help="cart_pole, mountain_car, swimmer, lunar_lander, half_cheetah or ant.")],
     out: Annotated[Optional[Path], typer.Option(help="Folder; default out/train-policy/ENV.", show_default=False)] = None,
@@ -64,7 +58,7 @@ def train_policy(
     study.main(env, out or Path("out/train-policy") / env, steps=steps, seed=seed, quick=quick)
 
 
-@app.command("animate-policy")
+@app.command("animate-policy", rich_help_panel=STUDY)
 def animate_policy(
     env: Annotated[str, typer.Argument(help="An environment of the RL benchmarks.")],
     out: Annotated[Path, typer.Argument(help="The GIF to write.")],
@@ -78,7 +72,7 @@ def animate_policy(
     pictures.animation(RLProblem(env), bias, out, seed=seed, number=number)
 
 
-@app.command()
+@app.command(rich_help_panel=STUDY)
 def calibrate(
     out: Annotated[Path, typer.Option(help="Folder for runs.csv, table and picture.")] = Path("out/calibration"),
     quick: Quick = False,
@@ -90,45 +84,3 @@ def calibrate(
     from safebo.studies import calibrate as study
 
     study.main(out, quick=quick, jobs=jobs, only=only or [], runs=runs)
-
-
-@app.command()
-def serve(
-    url: Annotated[str, typer.Argument(help="Database of the runs: a file such as safebo.db, or a URL.")] = "safebo.db",
-    host: Annotated[str, typer.Option(help="Address to listen on; beyond this computer only with a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
-    token_file: Annotated[Optional[Path], typer.Option(help="Lines `name role token`; role viewer or operator.")] = None,
-    rate: Annotated[float, typer.Option(min=0.0, help="Requests per second from one client; 0: no limit.")] = 100.0,
-    certificate: Annotated[Optional[Path], typer.Option(help="For TLS, in PEM format.", show_default=False)] = None,
-    private_key: Annotated[Optional[Path], typer.Option(help="Of the certificate.", show_default=False)] = None,
-) -> None:
-    """Serve ask and tell over HTTP, and the live page, on http://127.0.0.1:8000."""
-    from safebo import server
-
-    server.main(
-        url,
-        host=host,
-        port=port,
-        token_file=token_file,
-        limits=server.Limits(rate=rate),
-        certificate=certificate,
-        private_key=private_key,
-    )
-
-
-def main() -> None:
-    """Entry point: errors about wrong values are one line, not a traceback."""
-    from safebo.exceptions import SafeboError
-
-    try:
-        app()
-    except SafeboError as error:
-        typer.echo(f"safebo: {error}", err=True)
-        raise SystemExit(2) from None
-    except OSError as error:  # a folder that cannot be written, say
-        typer.echo(f"safebo: {error}", err=True)
-        raise SystemExit(1) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,253 @@
+"""`python -m benchmarks.fill_docs [--check]`: the tables of README.md and docs/guarantees.md from the files under results/.
+
+Whatever stands between `<!-- name -->` and `<!-- /name -->` is replaced by the table of that name; the words around it stay. The
+picture of the calibration study is copied to docs/images. With --check nothing is written, and the exit status is 1 if something
+differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from safebo.studies.calibrate import bottleneck
+from safebo.studies.calibrate.cases import BOUNDS, ESTIMATORS, KNOWN, PLACES, RULES, YARDSTICK
+from safebo.studies.common import Row, rate_interval
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = {
+    "default": "default",
+    KNOWN: "default, told the true norm",
+    YARDSTICK: "SafeOpt told the true norm",
+    "true/mixture/confidence/global": "true norm, mixture bound",
+    "scenario/paper/confidence/local": "`presets.algorithm_4`",
+    "scenario/paper/union/local": "the same, safe set union",
+    "scenario/paper/confidence/global": "Algorithm 1",
+}
+REACHES = (0.0, 0.02, 0.04, np.inf)  # lengthscales
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fill_docs", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
+    check = parser.parse_args(arguments).check
+    wanted = {path: content for path, content in filled(ROOT).items() if path.read_bytes() != content}
+    for path, content in wanted.items():
+        print(f"{path.relative_to(ROOT)} {'differs from the results' if check else 'written'}")
+        if not check:
+            path.write_bytes(content)
+    return int(check and bool(wanted))
+
+
+def filled(root: Path) -> dict[Path, bytes]:
+    """What the files of the documentation have to contain."""
+    blocks = tables(root / "results")
+    found = {path: fill(path.read_text(), blocks).encode() for path in (root / "README.md", root / "docs/guarantees.md")}
+    missing = set(blocks) - {name for text in found.values() for name in re.findall(r"<!-- /([\w-]+) -->", text.decode())}
+    if missing:
+        raise ValueError(f"No file has the marker <!-- {min(missing)} -->.")
+    return found | {root / "docs/images/calibration.png": (root / "results/calibration/pareto.png").read_bytes()}
+
+
+def fill(text: str, blocks: dict[str, str]) -> str:
+    """The text with the content of every marked block replaced; a marker without a table is an error."""
+
+    def block(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in blocks:
+            raise ValueError(f"Nothing is known about the marker <!-- {name} -->: choose from {', '.join(blocks)}.")
+        return f"<!-- {name} -->\n{blocks[name]}\n<!-- /{name} -->"
+
+    return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", block, text, flags=re.S)
+
+
+def tables(results: Path) -> dict[str, str]:
+    """All tables by name."""
+    lines: list[Row] = json.loads((results / "calibration/summary.json").read_text())["rows"]
+    study: list[Row] = json.loads((results / "study/summary.json").read_text())["methods"]
+    rows, norms = (_csv(results / "calibration" / name) for name in ("runs.csv", "coverage.csv"))
+    makers: dict[str, Callable[[], str]] = {
+        "calibration": lambda: calibration(lines),
+        "study": lambda: published(study),
+        "coverage": lambda: coverage(norms),
+        "measured": lambda: methods(lines, ("main", "published")),
+        "dimensions": lambda: methods(lines, ("2-D", "3-D", "6-D")),
+        "bottlenecks": lambda: bottlenecks(bottleneck.joined(bottleneck.known(results / "calibration"), rows)),
+        "conditions": lambda: conditions(lines),
+        "combinations": lambda: combinations(lines),
+    }
+    return {name: make() for name, make in makers.items()}
+
+
+def calibration(lines: list[Row]) -> str:
+    """The main numbers, for the front page."""
+    names = {
+        "default": "**safebo, defaults** (norm not told)",
+        YARDSTICK: "SafeOpt told the true norm",
+        "scenario/paper/confidence/local": "`presets.algorithm_4` (norm not told)",
+    }
+    chosen = [line for line in lines if line["method"] in names and line["part"] in ("main", "published", "2-D")]
+    families, order = list(dict.fromkeys(line["family"] for line in chosen)), list(names)
+    chosen.sort(key=lambda line: (families.index(line["family"]), order.index(line["method"])))
+    return _table(
+        ("functions", "method", "unsafe runs (95 % interval of the rate)", "solved", "median experiments to 95 %"),
+        [(_plain(line["family"]), names[line["method"]], _unsafe(line), _solved(line), _median(line)) for line in chosen],
+    )
+
+
+def published(study: list[Row]) -> str:
+    """The algorithms of the literature on functions of norm 5."""
+    return _table(
+        ("method", "unsafe runs (95 % interval of the rate)", "solved", "median experiments to 95 %"),
+        [(line["method"], _unsafe(line, of=False), line["solved"], _median(line)) for line in study],
+    )
+
+
+def coverage(norms: list[Row]) -> str:
+    """How often a norm bound covers the true local norm."""
+    groups: dict[tuple[float, float, int], list[tuple[float, float]]] = {}
+    for row in norms:
+        ratios = (float(row["scenario"]) / float(row["local_norm"]), float(row["adaptive"]) / float(row["local_norm"]))
+        groups.setdefault((float(row["norm"]), float(row["width"]), int(row["samples"])), []).append(ratios)
+    body: list[tuple[object, ...]] = []
+    for (norm, width, samples), found in sorted(groups.items()):
+        cells = [(f"{100 * np.mean(v >= 1.0):.0f} %", f"{np.median(v):.2f}") for v in np.array(found).T]
+        body.append((f"{norm:g}", f"{width:g}", samples, *cells[0], *cells[1]))
+    head = ("norm of f", "width of the sub-domain", "samples in it", "`Scenario` covers", "median bound / norm")
+    functions = " to ".join(str(n) for n in sorted({len(found) for found in groups.values()}))
+    return (
+        f"How often the bound covers the true local norm ({functions} random functions per row; nominal 90 % for `Scenario`, "
+        "98 % for `AdaptiveScenario`):\n\n" + _table((*head, "`AdaptiveScenario` covers", "median bound / norm"), body)
+    )
+
+
+def methods(lines: list[Row], parts: tuple[str, ...]) -> str:
+    """Safety and progress of the named methods."""
+    return _table(
+        ("problems", "method", "unsafe runs (95 %)", "worst", "solved (95 %)", "median experiments to 95 %", "norm too small"),
+        [
+            (
+                _plain(line["family"]),
+                NAMES[line["method"]],
+                _unsafe(line),
+                _worst(line),
+                _solved(line, interval=True),
+                _median(line),
+                line["norm_too_small"] if line["part"] not in ("3-D", "6-D") else "not measured",
+            )
+            for line in lines
+            if line["part"] in parts and line["method"] in NAMES
+        ],
+    )
+
+
+def conditions(lines: list[Row]) -> str:
+    """The default beside SafeOpt, one line per family."""
+    mine = {(line["family"], line["method"]): line for line in lines if line["part"] == "conditions"}
+    body = []
+    for family in dict.fromkeys(family for family, _ in mine):
+        both = [mine.get((family, method)) for method in ("default", YARDSTICK)]
+        cells = [
+            cell for line in both for cell in ((_unsafe(line), _worst(line), _solved(line)) if line else ("not run", "-", "-"))
+        ]
+        outside = not any(line and line["assumptions"] for line in both)
+        body.append((_plain(family) + (" (outside the assumptions)" if outside else ""), *cells))
+    head = ("unsafe runs (95 %)", "worst", "solved")
+    return _table(("problems", f"default: {head[0]}", *head[1:], f"SafeOpt told ‖f‖: {head[0]}", *head[1:]), body)
+
+
+def combinations(lines: list[Row]) -> str:
+    """For every choice the safest combination (then the one that solves most) and the least safe one (then fewest solved)."""
+    counts: dict[str, np.ndarray] = {}
+    for line in lines:
+        if line["part"] == "combinations":
+            counts.setdefault(line["method"], np.zeros(3, int))
+            counts[line["method"]] += (line["unsafe_runs"], line["solved"], line["runs"])
+    if not counts:
+        return "Combinations of all estimators, bounds, rules and places (`--only combinations`) have not been run."
+
+    def rank(method: str) -> tuple[float, float]:
+        unsafe, solved, runs = counts[method]
+        return unsafe / runs, -solved / runs
+
+    def shown(method: str) -> tuple[str, str, str]:
+        unsafe, solved, runs = counts[method]
+        return method, f"{unsafe} of {runs}", f"{100 * solved / runs:.0f} %"
+
+    body = []
+    for position, choices in enumerate((ESTIMATORS, tuple(BOUNDS), RULES, PLACES)):
+        for choice in choices:
+            if mine := [method for method in counts if method.split("/")[position] == choice]:
+                body.append((choice, len(mine), *shown(min(mine, key=rank)), *shown(max(mine, key=rank))))
+    return _table(("with", "combinations", "safest", "unsafe", "solved", "least safe", "unsafe", "solved"), body)
+
+
+def bottlenecks(ways: list[Row]) -> str:
+    """Solved runs by reach."""
+    body: list[tuple[object, ...]] = []
+    for low, high in pairwise(REACHES):
+        mine = [row for row in ways if low <= float(row["reach"]) < high]
+        outcomes = []
+        for method in ("default", KNOWN, YARDSTICK):
+            ran = [row for row in mine if row[method] is not None]
+            outcomes.append(f"{sum(bool(row[method]) for row in ran)} of {len(ran)}")
+        spans = [
+            f"{min(v):.0f} to {max(v):.0f}" for v in ([float(r[k]) for r in mine] or [0.0] for k in ("noise_sds", "half_widths"))
+        ]
+        body.append((f"{low:g} to {high:g}" if np.isfinite(high) else f"from {low:g}", len(mine), *spans, *outcomes))
+    head = ("reach [lengthscales]", "problems", "bottleneck / noise", "bottleneck / half-width")
+    ran = [row for row in ways if row["default"] is not None]
+    solved = sum(bool(row["default"]) for row in ran)
+    low, high = rate_interval(solved, len(ran))
+    again = [row[KNOWN] for row in ran if not row["default"] and row[KNOWN] is not None]
+    return (
+        f"The goal in 2-D is 90 % of the runs solved within 60 experiments. Measured with the defaults: {solved} of {len(ran)}, "
+        f"{100 * solved / max(len(ran), 1):.0f} % (95 % interval {100 * low:.0f} to {100 * high:.0f} %). Told the true "
+        f"norm, the defaults solve {sum(map(bool, again))} of the {len(again)} others.\n\n"
+        + _table((*head, *(f"{NAMES[method]}: solved" for method in ("default", KNOWN, YARDSTICK))), body)
+    )
+
+
+def _csv(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _table(head: tuple[str, ...], body: list[tuple[object, ...]]) -> str:
+    return "\n".join(["| " + " | ".join(str(cell) for cell in row) + " |" for row in (head, *body)]).replace(
+        "\n", "\n|" + "---|" * len(head) + "\n", 1
+    )
+
+
+def _plain(family: str) -> str:
+    return family.replace("..", " to ")
+
+
+def _unsafe(line: Row, of: bool = True) -> str:
+    low, high = line["unsafe_rate_95"]
+    return f"{line['unsafe_runs']}{' of ' + str(line['runs']) if of else ''} ({100 * low:.1f} to {100 * high:.1f} %)"
+
+
+def _solved(line: Row, interval: bool = False) -> str:
+    low, high = rate_interval(line["solved"], line["runs"])
+    return f"{100 * line['solved'] / line['runs']:.0f} %" + (f" ({100 * low:.0f} to {100 * high:.0f} %)" if interval else "")
+
+
+def _worst(line: Row) -> str:
+    return f"{line['worst_violation']:.2g}" if line["unsafe_runs"] else "-"
+
+
+def _median(line: Row) -> str:
+    value = line["median_experiments_to_95"]
+    return "not reached" if value is None else f"{value:g}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,152 @@
+"""Commands of the operator: tell, approve, reject, pause, stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from safebo.cli.base import RUN, Code, Database, Json, Run, Who, app, console, emit, opened
+
+if TYPE_CHECKING:
+    from safebo.runs import Campaign
+
+Reason = Annotated[str, typer.Option(help="For the record.")]
+TrialId = Annotated[Optional[str], typer.Option("--trial", help="Id of the trial; default: the pending one.", show_default=False)]
+
+
+@app.command(rich_help_panel=RUN)
+def tell(
+    run: Run,
+    objective: Annotated[float, typer.Option(help="The measured objective.")],
+    limit: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="Measured value of a limit.", show_default=False)
+    ] = None,
+    trial: TrialId = None,
+    param: Annotated[
+        Optional[list[str]],
+        typer.Option(metavar="NAME=VALUE", help="Parameters of a measurement that was not asked for.", show_default=False),
+    ] = None,
+    context: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=TEXT", help="What else was noted.", show_default=False)
+    ] = None,
+    db: Database = None,
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Record a measurement: of the pending experiment, or of parameters that were not asked for."""
+    from safebo.cli.results import summary
+    from safebo.exceptions import InvalidValueError
+    from safebo.runs.starts import next_start
+
+    if trial is not None and param:
+        raise InvalidValueError("Name a trial or parameters, not both.")
+    values = _numbers(limit or [], "--limit")
+    noted = dict(_pair(text, "--context") for text in context or []) or None
+    with opened(run, db) as (_, campaign):
+        ledger = campaign.ledger
+        start = next_start(ledger)
+        what: Any = _numbers(param, "--param") if param else trial
+        if what is None and ledger.pending is not None:
+            what = ledger.pending.trial.id
+        elif what is None and start is not None:
+            what = start.params
+        elif what is None:
+            raise InvalidValueError(
+                f"No experiment of run {campaign.name!r} is pending: name the parameters with --param NAME=VALUE."
+            )
+        receipt = campaign.tell(what, objective, values or None, context=noted, who=who)
+        code = Code.VIOLATION if receipt.violated else Code.OK
+        if as_json:
+            emit({"violated": receipt.violated, "exit_code": int(code), "run": summary(campaign.ledger)})
+        elif receipt.violated:
+            shown = ", ".join(f"{name} = {value:g}" for name, value in receipt.violated.items())
+            console(stderr=True).print(
+                f"recorded; OUTSIDE THE LIMIT: {shown}; the run is {receipt.status}", style="bold red", markup=False
+            )
+        else:
+            console().print(f"recorded; the run is {receipt.status}", markup=False)
+    raise typer.Exit(code)
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    from safebo.exceptions import InvalidValueError
+
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise InvalidValueError(f"{option} takes NAME=VALUE, got {text!r}.")
+    return name.strip(), value.strip()
+
+
+def _numbers(texts: list[str], option: str) -> dict[str, float]:
+    from safebo.exceptions import InvalidValueError
+
+    found: dict[str, float] = {}
+    for text in texts:
+        name, value = _pair(text, option)
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise InvalidValueError(f"{option} {name} must be a number, got {value!r}.") from None
+    return found
+
+
+@app.command(rich_help_panel=RUN)
+def approve(run: Run, trial: TrialId = None, db: Database = None, who: Who = "", as_json: Json = False) -> None:
+    """Approve the pending experiment of a run that wants it (confirm = true)."""
+    from safebo.exceptions import ConflictError
+    from safebo.runs.starts import approve_start, next_start
+
+    with opened(run, db) as (_, campaign):
+        ledger = campaign.ledger
+        if trial is None and ledger.pending is None:
+            start = next_start(ledger)
+            if start is None:
+                raise ConflictError(f"Nothing of run {campaign.name!r} waits for an approval.")
+            approve_start(campaign, who)
+            _done(campaign, f"approved the start {start.params}", as_json)
+            return
+        known = trial or (ledger.pending.trial.id if ledger.pending is not None else "")
+        campaign.approve(known, who=who)
+        _done(campaign, f"approved {known}", as_json)
+
+
+@app.command(rich_help_panel=RUN)
+def reject(
+    run: Run, trial: TrialId = None, reason: Reason = "", db: Database = None, who: Who = "", as_json: Json = False
+) -> None:
+    """Reject the pending experiment; others keep away from it."""
+    from safebo.exceptions import ConflictError
+
+    with opened(run, db) as (_, campaign):
+        ledger = campaign.ledger
+        if trial is None and ledger.pending is None:
+            raise ConflictError(f"Nothing of run {campaign.name!r} is pending.")
+        known = trial or (ledger.pending.trial.id if ledger.pending is not None else "")
+        campaign.reject(known, reason, who=who)
+        _done(campaign, f"rejected {known}", as_json)
+
+
+@app.command(rich_help_panel=RUN)
+def pause(run: Run, reason: Reason = "", db: Database = None, who: Who = "", as_json: Json = False) -> None:
+    """Let nothing follow the present experiment, until `safebo resume`."""
+    with opened(run, db) as (_, campaign):
+        campaign.pause(reason, who=who)
+        _done(campaign, "paused", as_json)
+
+
+@app.command(rich_help_panel=RUN)
+def stop(run: Run, reason: Reason = "", db: Database = None, who: Who = "", as_json: Json = False) -> None:
+    """Stop a run, and the plant within a second if an experiment is running."""
+    with opened(run, db) as (_, campaign):
+        campaign.stop(reason, who=who)
+        _done(campaign, "stopped", as_json)
+
+
+def _done(campaign: Campaign, text: str, as_json: bool) -> None:
+    from safebo.cli.results import summary
+
+    if as_json:
+        emit({"text": text, "run": summary(campaign.ledger)})
+    else:
+        console().print(text, markup=False)

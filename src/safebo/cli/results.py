@@ -1,0 +1,291 @@
+"""Commands that look at runs, and move measurements: status, list, best, export, import, plot, report, serve."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from safebo.cli.base import LOOK, RUN, SETUP, Database, Force, Json, Run, Who, app, console, emit, locate, opened, write, wrote
+
+if TYPE_CHECKING:
+    from safebo.optimizer import SafeOptimizer
+    from safebo.runs import Ledger
+
+
+def summary(ledger: Ledger) -> dict[str, Any]:
+    """A run in plain values."""
+    state, pending = ledger.state, ledger.pending
+    names = [o.name for o in state.outputs]
+    inside = state.inside()
+    safe = [i for i in range(state.step) if inside[i]]
+    top = max(safe, key=lambda i: state.samples[i].values[0], default=None)
+    return {
+        "name": ledger.name,
+        "title": ledger.config.title,
+        "status": ledger.status,
+        "reason": ledger.reason,
+        "created": ledger.created.at,
+        "created_by": ledger.created.who,
+        "experiments": ledger.experiments,
+        "planned": ledger.config.experiments,
+        "measurements": state.step,
+        "violations": len(ledger.violations),
+        "aborts": len(state.aborts),
+        "best_measured": None
+        if top is None
+        else {
+            "params": state.settings.domain.as_dict(state.settings.domain.point(state.samples[top].point)),
+            "values": dict(zip(names, state.samples[top].values, strict=True)),
+        },
+        "pending": None
+        if pending is None
+        else {
+            "trial": pending.trial.id,
+            "params": pending.trial.params,
+            "bounds": pending.trial.bounds,
+            "confidence": pending.trial.confidence,
+            "asked_at": pending.asked_at,
+            "approved_by": pending.approved[0] if pending.approved else None,
+            "approved_at": pending.approved[1] if pending.approved else None,
+            "handed_out": pending.started_at if pending.out else None,
+        },
+    }
+
+
+@app.command(rich_help_panel=LOOK)
+def status(run: Run, db: Database = None, as_json: Json = False) -> None:
+    """Where a run stands: experiments, violations, the pending experiment, the best measurement so far."""
+    from safebo.cli.terminal import quantities
+
+    with opened(run, db) as (_, campaign):
+        ledger = campaign.ledger
+    content = summary(ledger)
+    if as_json:
+        emit(content)
+        return
+    out, units = console(), ledger.config.units
+    planned = "" if content["planned"] is None else f" of {content['planned']}"
+    out.print(f"{ledger.name}: {ledger.status}{f' ({ledger.reason})' if ledger.reason else ''}", style="bold", markup=False)
+    out.print(f"{content['experiments']}{planned} experiments, {content['measurements']} measurements", markup=False)
+    out.print(f"{content['violations']} outside a limit, {content['aborts']} aborted", markup=False)
+    if content["best_measured"]:
+        best = content["best_measured"]
+        out.print(f"best measured: {quantities(best['values'], units)} at {quantities(best['params'], units)}", markup=False)
+    pending = content["pending"]
+    if pending:
+        state = f"handed out {pending['handed_out']}" if pending["handed_out"] else "not handed out"
+        approved = f", approved by {pending['approved_by']} {pending['approved_at']}" if pending["approved_by"] else ""
+        out.print(f"pending: {pending['trial']}, {quantities(pending['params'], units)}, {state}{approved}", markup=False)
+
+
+@app.command("list", rich_help_panel=LOOK)
+def list_runs(db: Database = None, as_json: Json = False) -> None:
+    """All runs of a database."""
+    from rich.table import Table
+
+    from safebo.runs import Campaign, Store
+    from safebo.runs.config import DATABASE
+
+    with Store.open(db or DATABASE, create=False) as store:
+        found = [summary(Campaign.open(store, name).ledger) for name in store.names()]
+    if as_json:
+        emit(found)
+        return
+    table = Table(
+        "run", "status", "experiments", "outside a limit", "aborted", "best measured", "created", box=None, pad_edge=False
+    )
+    for content in found:
+        planned = "" if content["planned"] is None else f" of {content['planned']}"
+        best = content["best_measured"]
+        table.add_row(
+            content["name"], content["status"], f"{content['experiments']}{planned}", str(content["violations"]),
+            str(content["aborts"]), f"{best['values']['objective']:.4g}" if best else "-", content["created"][:19],
+        )  # fmt: skip
+    console().print(table if found else "no runs")
+
+
+@app.command(rich_help_panel=LOOK)
+def best(run: Run, db: Database = None, as_json: Json = False) -> None:
+    """The parameters with the largest certified lower bound of the objective."""
+    from safebo.cli.terminal import quantities
+
+    optimizer, ledger = _look(run, db)
+    found = optimizer.best()
+    units = ledger.config.units
+    if as_json:
+        emit({"params": found.params, "lower": found.lower, "mean": found.mean, "upper": found.upper, "units": units})
+        return
+    out = console()
+    out.print(quantities(found.params, units), style="bold", markup=False)
+    unit = f" {units['objective']}" if units.get("objective") else ""
+    out.print(f"objective: {found.mean:.6g}{unit}, certified between {found.lower:.6g} and {found.upper:.6g}", markup=False)
+
+
+def _look(run: str, db: str | None) -> tuple[SafeOptimizer, Ledger]:
+    """The optimizer of a run, for looking."""
+    from safebo.exceptions import NormRefutedWarning
+    from safebo.runs import Follower, Store
+
+    where, name = locate(run, db)
+    with Store.open(where, create=False) as store:
+        follower = Follower(store, name)
+        optimizer, ledger = follower.optimizer(), follower.ledger
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NormRefutedWarning)  # it was issued when it happened
+        if ledger.state.inside().any():
+            optimizer.stop_reason  # noqa: B018 - analyse the state here
+    return optimizer, ledger
+
+
+@app.command(rich_help_panel=LOOK)
+def export(
+    run: Run,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", "-o", help="File to write; default: standard output.", show_default=False)
+    ] = None,
+    form: Annotated[
+        Optional[str], typer.Option("--format", help="csv or json; default: that of the file, else csv.", show_default=False)
+    ] = None,
+    db: Database = None,
+    force: Force = False,
+) -> None:
+    """Write a run as CSV (a row per experiment) or JSON (everything, with the whole record)."""
+    import json
+
+    from safebo.exceptions import InvalidValueError
+    from safebo.runs import transfer
+
+    kind = form or (out.suffix[1:].lower() if out is not None and out.suffix else "csv")
+    if kind not in ("csv", "json"):
+        raise InvalidValueError(f"--format must be csv or json, got {kind!r}.")
+    with opened(run, db) as (_, campaign):
+        ledger, events = campaign.ledger, campaign.events()
+    text = transfer.to_csv(ledger, events) if kind == "csv" else json.dumps(transfer.to_document(ledger, events), indent=2) + "\n"
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write(out, text, force=force)
+        console(stderr=True).print(f"wrote {out}", markup=False)
+
+
+@app.command("import", rich_help_panel=SETUP)
+def import_measurements(
+    run: Run,
+    file: Annotated[Path, typer.Argument(help="CSV with a column per parameter and output, or JSON; see docs/command-line.md.")],
+    db: Database = None,
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Add earlier measurements to a run: all of a file, or, if one of them is wrong, none."""
+    from safebo.runs import transfer
+
+    with opened(run, db) as (_, campaign):
+        rows = transfer.read_measurements(file, campaign.ledger.state.settings)
+        before = len(campaign.ledger.violations)
+        if rows:
+            campaign.tell_many(rows, who=who)
+        ledger = campaign.ledger
+    outside = len(ledger.violations) - before
+    if as_json:
+        emit({"imported": len(rows), "outside": outside, "run": summary(ledger)})
+    else:
+        console().print(f"imported {len(rows)} measurements, {outside} of them outside a limit", markup=False)
+
+
+@app.command(rich_help_panel=LOOK)
+def plot(
+    run: Run,
+    out: Annotated[Path, typer.Option("--out", "-o", help="PNG, SVG or PDF file to write.")] = Path("plot.png"),
+    what: Annotated[str, typer.Option(help="progress, state (one or two parameters), or norm.")] = "progress",
+    vary: Annotated[Optional[list[str]], typer.Option(help="One or two parameters of a state plot.", show_default=False)] = None,
+    output: Annotated[Optional[str], typer.Option(help="Which output a state plot shows.", show_default=False)] = None,
+    db: Database = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Draw a run; needs the extra `plot`."""
+    from safebo.exceptions import InvalidValueError
+    from safebo.report import plot_norms, plot_progress, plot_slice
+    from safebo.runs.transfer import experiments
+
+    if what not in ("progress", "state", "norm"):
+        raise InvalidValueError(f"--what must be progress, state or norm, got {what!r}.")
+    if out.exists() and not force:
+        raise InvalidValueError(f"{out} exists: choose another name, or replace it with --force.")
+    optimizer, ledger = _look(run, db)
+    title = ledger.config.title or ledger.name
+    trials = []
+    if what == "norm":
+        with opened(run, db) as (_, campaign):
+            trials = [e.trial for e in experiments(ledger, campaign.events()) if e.trial is not None]
+    if what == "progress":
+        figure = plot_progress(optimizer, title=title)
+    elif what == "norm":
+        figure = plot_norms(trials, title=title)
+    else:
+        figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], output=output, title=title)
+    figure.savefig(out, dpi=150)
+    wrote(out, as_json)
+
+
+@app.command(rich_help_panel=LOOK)
+def report(
+    run: Run,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", "-o", help="HTML file to write; default: RUN.html.", show_default=False)
+    ] = None,
+    db: Database = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write a self-contained HTML report: results, figures, the safety record, settings and what is guaranteed."""
+    from rich.progress import Progress
+
+    from safebo.report.html import html_report
+    from safebo.runs import Follower, Store
+
+    where, name = locate(run, db)
+    path = out or Path(f"{name}.html")
+    with Store.open(where, create=False) as store:
+        follower = Follower(store, name)
+        ledger, events, optimizer = follower.ledger, store.events(name), follower.optimizer()
+    err = console(stderr=True)
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("figures", total=None)
+        text = html_report(optimizer, ledger, events, on_step=lambda what: progress.update(task, description=what))
+    write(path, text, force=force)
+    wrote(path, as_json)
+
+
+@app.command(rich_help_panel=RUN)
+def serve(
+    database: Annotated[
+        Optional[str], typer.Argument(help="A file such as safebo.db, or a URL; the same as --db.", show_default=False)
+    ] = None,
+    db: Database = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; others than this computer's need a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
+    token_file: Annotated[
+        Optional[Path], typer.Option(help="Lines `name role token`; role viewer or operator.", show_default=False)
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.0, help="Requests per second from one client; 0: no limit.")] = 100.0,
+    certificate: Annotated[Optional[Path], typer.Option(help="For TLS, in PEM format.", show_default=False)] = None,
+    private_key: Annotated[Optional[Path], typer.Option(help="Of the certificate.", show_default=False)] = None,
+) -> None:
+    """Serve runs over HTTP: ask and tell for plants that poll, and a live page for the operator."""
+    from safebo import server
+    from safebo.runs.config import DATABASE
+
+    server.main(
+        database or db or DATABASE,
+        host=host,
+        port=port,
+        token_file=token_file,
+        limits=server.Limits(rate=rate),
+        certificate=certificate,
+        private_key=private_key,
+    )

@@ -1,0 +1,365 @@
+"""A run as one HTML file: results, figures, the safety record, settings and what is guaranteed.
+
+Everything is inside the file: pictures as data, no scripts, nothing loaded from elsewhere. Whatever comes from a person or a
+plant is escaped. It follows the reader's light or dark theme and prints in black on white.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from safebo.exceptions import MissingExtraError, NoInitialSampleError, NormRefutedWarning
+from safebo.optimizer import Best, SafeOptimizer
+from safebo.outputs import Output, guarantee
+from safebo.report.html_style import CSS
+from safebo.report.norms import plot_norms
+from safebo.report.progress import plot_progress
+from safebo.report.state_plots import plot_slice
+from safebo.runs import describe
+from safebo.runs.ledger import Ledger
+from safebo.runs.storage import Event
+from safebo.runs.transfer import Experiment, experiments
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SLICES = 8
+"""One-dimensional slices shown at most, per output."""
+
+NOISES = 3.0
+"""A measurement further outside its certified interval than this many noise standard deviations is counted."""
+
+
+def html_report(
+    optimizer: SafeOptimizer, ledger: Ledger, events: Sequence[Event], *, on_step: Callable[[str], object] = lambda _: None
+) -> str:
+    """The report of a run as the text of an HTML file; `on_step` hears which part is being made."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NormRefutedWarning)  # it was issued when it happened
+            best = optimizer.best()
+    except NoInitialSampleError:
+        best = None
+    page = _Page(optimizer, ledger, events, experiments(ledger, events), best)
+    title = escape(ledger.config.title or ledger.name)
+    on_step("figures")
+    parts = [
+        page.head(), page.summary(), page.result(), page.figures(on_step), page.safety(), page.other_events(), page.promise(),
+        page.settings(), page.reproduce(),
+    ]  # fmt: skip
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{CSS}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]], classes: Iterable[str] = (), numbers: bool = True) -> str:
+    """An HTML table from cells that are HTML already; `classes` are those of the rows."""
+    marks = iter(classes)
+    body = []
+    for row in rows:
+        mark = next(marks, "")
+        body.append(f"<tr{f' class={mark!r}' if mark else ''}>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>")
+    head = "".join(f"<th>{cell}</th>" for cell in header)
+    kind = ' class="numbers"' if numbers else ""
+    return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+
+
+def moment(text: str) -> str:
+    """A time of the record, to the second."""
+    return escape(text[:19].replace("T", " "))
+
+
+@dataclass(frozen=True)
+class _Page:
+    optimizer: SafeOptimizer
+    ledger: Ledger
+    events: Sequence[Event]
+    made: list[Experiment]
+    best: Best | None
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return self.ledger.state.outputs
+
+    def named(self, name: str) -> str:
+        """A parameter or output with its unit."""
+        unit = self.ledger.config.units.get(name)
+        return escape(name) + (f' <span class="unit">{escape(unit)}</span>' if unit else "")
+
+    # -- parts ----------------------------------------------------------------------------------------------------------
+
+    def head(self) -> str:
+        ledger, created = self.ledger, self.ledger.created
+        title = escape(ledger.config.title or ledger.name)
+        last = self.events[-1]
+        mood = "bad" if ledger.violations else {"running": "good", "finished": "good"}.get(ledger.status, "warn")
+        notes = f"<p>{escape(ledger.config.notes)}</p>" if ledger.config.notes else ""
+        reason = f"<p>{escape(ledger.reason)}</p>" if ledger.reason else ""
+        return (
+            f'<header><h1>{title} <span class="badge {mood}">{escape(ledger.status)}</span></h1>'
+            f'<p class="quiet">Run {escape(repr(ledger.name))}, begun {moment(created.at)} UTC by {escape(created.who)}, '
+            f"last entry {moment(last.at)} UTC, safebo {escape(str(created.body.get('version', '')))}</p>{reason}{notes}</header>"
+        )
+
+    def summary(self) -> str:
+        state, ledger = self.ledger.state, self.ledger
+        given = guarantee(self.outputs)
+        planned = "" if ledger.config.experiments is None else f" of {ledger.config.experiments}"
+        aborted = sum(e.kind == "aborted" for e in self.made)
+        rejected = sum(e.kind == "rejected" for e in self.made)
+        cards = [
+            ("experiments", f"{ledger.experiments}{planned}", ""),
+            ("measurements", str(state.step), ""),
+            ("outside a limit", str(len(ledger.violations)), "bad" if ledger.violations else "good"),
+            ("aborted", str(aborted), "warn" if aborted else ""),
+            ("rejected", str(rejected), ""),
+            ("probability of a certificate", describe.percent(given.probability), ""),
+        ]
+        body = "".join(f'<div class="card {mood}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, mood in cards)
+        return f'<section class="cards">{body}</section>'
+
+    def result(self) -> str:
+        if self.best is None:
+            return "<section><h2>Result</h2><p>There is no safe measurement yet.</p></section>"
+        best, domain = self.best, self.ledger.state.settings.domain
+        rows = [[self.named(n), f"<b>{v:.6g}</b>", f"{low:g}", f"{high:g}"] for (n, v), (low, high) in zip(
+            best.params.items(), domain.bounds.values(), strict=True)]  # fmt: skip
+        unit = self.ledger.config.units.get("objective", "")
+        value = describe.with_unit(f"{best.mean:.4g}", unit)
+        safe = [e for e in self.made if e.inside]
+        top = max(safe, key=lambda e: e.values["objective"], default=None)
+        measured = ""
+        if top is not None:
+            at = ", ".join(f"{escape(n)} = {v:.6g}" for n, v in top.params.items())
+            outs = ", ".join(f"{escape(n)} = {v:.4g}" for n, v in top.values.items())
+            measured = f"<p>Best measurement inside every limit: {outs} at {at}.</p>"
+        return (
+            "<section><h2>Best parameters</h2>"
+            + table(["parameter", "best", "from", "to"], rows)
+            + f"<p>Objective there: expected {escape(value)}, certified between {best.lower:.4g} and {best.upper:.4g}. These are "
+            "the parameters with the largest certified lower bound, not the largest measurement.</p>" + measured + "</section>"
+        )
+
+    def figures(self, on_step: Callable[[str], object]) -> str:
+        if not self.ledger.state.inside().any():
+            return ""
+        found = []
+        try:
+            on_step("progress")
+            trials = [e.trial for e in self.made if e.trial is not None]
+            progress = plot_progress(self.optimizer, trials={trial.id: trial for trial in trials})
+            found.append(picture(progress, "Measured values with their limits, and the interval that each was certified with."))
+            if trials:
+                on_step("norm bounds")
+                caption = "Norm bounds that the trials were certified with; where the data refuted one, it was raised."
+                found.append(picture(plot_norms(trials), caption))
+            with views_kept(self.optimizer):
+                for output in self.outputs:
+                    on_step(f"what is known about {output.name}")
+                    found += [picture(figure, caption) for figure, caption in self.slices(output.name)]
+        except MissingExtraError as error:
+            return f'<section><h2>Figures</h2><p class="note">{escape(str(error))}</p></section>'
+        return '<section><h2>Figures</h2><div class="figures">' + "".join(found) + "</div></section>"
+
+    def slices(self, output: str) -> Iterator[tuple[Figure, str]]:
+        """The state over one or two parameters; of more, slices through the best parameters."""
+        names = self.optimizer.domain.names
+        if len(names) <= 2:
+            what = f"What is known about {output} over the whole range: posterior mean, certified safe set, measurements."
+            yield plot_slice(self.optimizer, names, output=output), what
+            return
+        yield (
+            plot_slice(self.optimizer, names[:2], output=output),
+            f"{output} over {' and '.join(names[:2])}, the others at the best.",
+        )
+        for name in names[:SLICES]:
+            yield plot_slice(self.optimizer, name, output=output), f"{output} along {name}, the others at the best."
+
+    def safety(self) -> str:
+        names = list(self.optimizer.domain.names)
+        outputs = [self.named(o.name) for o in self.outputs]
+        header = ["#", "time (UTC)", *map(self.named, names), *outputs, "inside every limit", "by", "approved"]
+        rows, classes = [], []
+        number = 0
+        for e in self.made:
+            number += e.kind == "measured" and e.trial is not None
+            label = str(number) if e.kind == "measured" and e.trial is not None else "start" if e.kind == "measured" else "-"
+            row = [label, moment(e.time), *(f"{e.params[n]:.5g}" for n in names), *(self.value(e, o) for o in self.outputs)]
+            told = e.reason if e.reason.startswith(e.kind) else f"{e.kind}: {e.reason}"
+            verdict = {True: "yes", False: "<b>NO</b>", None: escape(told)}[e.inside]
+            approved = "" if e.approved is None else f"{escape(e.approved[0])}, {moment(e.approved[1])}"
+            rows.append([*row, verdict, escape(e.who), approved])
+            classes.append("violation" if e.inside is False else "aborted" if e.inside is None else "")
+        return (
+            "<section><h2>Safety record</h2>"
+            + self.verdict()
+            + table(header, rows, classes)
+            + '<p class="quiet">Below each measurement is the interval that it was certified with before it ran. "start" marks '
+            "measurements that nobody asked for: the start, and those from earlier.</p></section>"
+        )
+
+    def value(self, e: Experiment, output: Output) -> str:
+        """A measured value and its certificate; bold where it breaks a limit, marked where it is far outside the interval."""
+        certified = ""
+        if e.trial is not None:
+            low, high = e.trial.bounds[output.name]
+            certified = f'<br><span class="quiet">{low:.3g} to {high:.3g}</span>'
+        if output.name not in e.values:
+            return f"-{certified}"
+        value = e.values[output.name]
+        text = f"{value:.4g}" + (" *" if self.surprising(e, output) else "")
+        return (text if output.satisfied(value) else f"<b>{text}</b>") + certified
+
+    def surprising(self, e: Experiment, output: Output) -> bool:
+        """Whether a measurement is further outside its certified interval than noise explains."""
+        if e.trial is None or output.name not in e.values:
+            return False
+        low, high = e.trial.bounds[output.name]
+        room = NOISES * output.noise
+        return not low - room <= e.values[output.name] <= high + room
+
+    def verdict(self) -> str:
+        certified = [e for e in self.made if e.kind == "measured" and e.trial is not None]
+        broken = [e for e in certified if not e.inside]
+        surprises = sum(self.surprising(e, o) for e in certified for o in self.outputs)
+        refuted = sum(len(e.trial.refutations) for e in self.made if e.trial is not None)
+        text = f"{len(certified)} certified experiments were measured, "
+        text += f"<b>{len(broken)} of them outside a limit</b>. " if broken else "none of them outside a limit. "
+        if surprises:
+            text += (
+                f"{surprises} value(s) (*) lie further outside the certified interval than {NOISES:g} noise standard deviations. "
+            )
+        if refuted:
+            text += f"The data refuted {refuted} norm bounds, which were raised. "
+        mood = "bad" if broken else "warn" if surprises else "good"
+        return f'<p class="note {mood}">{text.strip()}</p>'
+
+    def other_events(self) -> str:
+        shown = [e for e in self.events if e.kind in _SHOWN]
+        rows = [[str(e.seq), moment(e.at), escape(e.kind), escape(e.who), _detail(e)] for e in shown]
+        return (
+            "<section><h2>Approvals, stops and decisions</h2>"
+            + table(["entry", "time (UTC)", "what", "who", "details"], rows, numbers=False)
+            + f'<p class="quiet">All {len(self.events)} entries of the record are in `safebo export --format json`.</p></section>'
+        )
+
+    def promise(self) -> str:
+        settings = self.ledger.state.settings
+        given = guarantee(self.outputs)
+        sentences = "".join(f"<p>{escape(text)}</p>" for text in describe.promise(settings))
+        rests = "".join(f"<li>{escape(text)}</li>" for text in describe.assumptions(settings))
+        shares = table(
+            ["limit", "norm too small (γ)", "noise (δ)", "unlucky draw (κ)"],
+            [[escape(name), *(f"{part:g}" for part in share)] for name, share in given.shares.items()],
+        )
+        cautions = describe.cautions(settings, self.ledger.config.entry(), begun=self.ledger.state.step > 0)
+        warned = "".join(f'<p class="note warn">{escape(text)}</p>' for text in cautions)
+        return (
+            f"<section><h2>What is guaranteed</h2>{sentences}{shares}<p>It rests on this:</p><ul>{rests}</ul>{warned}</section>"
+        )
+
+    def settings(self) -> str:
+        settings, config = self.ledger.state.settings, self.ledger.config
+        outputs = table(
+            ["output", "must be", "noise", "known to within", "kernel", "norm", "confidence bound"],
+            [
+                [self.named(o.name), escape(describe.limits(o, config.units.get(o.name))), f"{o.noise:g}", f"{o.min_width:g}",
+                 escape(describe.kernel_text(o, settings.domain.names)), escape(str(o.norm)), escape(str(o.bound))]
+                for o in self.outputs
+            ],
+            numbers=False,
+        )  # fmt: skip
+        rows = [
+            ("sub-domains", str(settings.locality)),
+            ("points per axis", " x ".join(map(str, settings.shape))),
+            ("safe set", settings.safe_set),
+            ("acquisition", settings.acquisition),
+            ("stride", "none" if settings.stride is None else f"{settings.stride:g} lengthscales"),
+            ("abort radius", f"{settings.abort_radius:g} lengthscales"),
+            ("norms are tested", "yes" if settings.falsify else "no"),
+            ("seed", str(settings.seed)),
+            ("approval by a person", "every experiment" if config.confirm else "not required"),
+            ("after a measurement outside a limit", config.on_violation),
+            ("plant", describe.plant_text(config.plant)),
+        ]
+        changed = {d.name for d in describe.differences(settings)}
+        note = (
+            f"<p>Not the defaults: {escape(', '.join(sorted(changed)))}.</p>"
+            if changed
+            else "<p>All settings are the defaults.</p>"
+        )
+        return (
+            f"<section><h2>Settings</h2>{outputs}"
+            + table(["setting", "value"], [[escape(a), escape(b)] for a, b in rows], numbers=False)
+            + note + "</section>"
+        )  # fmt: skip
+
+    def reproduce(self) -> str:
+        body = self.ledger.created.body
+        versions = ", ".join(f"{key} {body[key]}" for key in ("python", "numpy", "scipy") if key in body)
+        source = self.ledger.source
+        file = f"<details><summary>The configuration file</summary><pre>{escape(source)}</pre></details>" if source else ""
+        name = repr(self.ledger.name)
+        return (
+            "<section><h2>How to reproduce</h2>"
+            "<p>Same settings, seed and measurements give the same experiments. With the run's database:</p>"
+            f"<pre>safebo export {escape(name)} --format json -o run.json\nsafebo report {escape(name)}</pre>"
+            f'<p class="quiet">Begun with {escape(versions)} on {escape(str(body.get("device", "")))}. Digest of the record: '
+            f"<code>{escape(self.events[-1].digest)}</code></p>{file}</section>"
+        )
+
+
+_SHOWN = ("created", "approved", "rejected", "retried", "aborted", "paused", "resumed", "stopped", "exhausted", "configured")
+
+
+def _detail(event: Event) -> str:
+    """What an entry says beside its kind."""
+    body = event.body
+    texts = [str(body["trial"])] if isinstance(body.get("trial"), str) else []
+    if event.kind == "aborted":
+        texts.append(str(body["abort"][3]))
+    if event.kind == "configured":
+        texts += [_change(key, value) for key, value in body["changes"].items()]
+    if body.get("reason"):
+        texts.append(str(body["reason"]))
+    return escape(", ".join(texts))
+
+
+def _change(key: str, value: Any) -> str:
+    if key != "plant" or not isinstance(value, Mapping):
+        return f"{key} = {value!r}"
+    for step, word in (("sent", "handed out"), ("approved", "approved")):
+        if value.get(step):
+            return f"start {value[step]['params']} {word} by {value[step]['who']}, {value[step]['at'][:19]}"
+    return f"plant = {describe.plant_text(value)}"
+
+
+@contextmanager
+def views_kept(optimizer: SafeOptimizer) -> Iterator[None]:
+    """Figures of the same state share the sub-domains, which take a while to rebuild."""
+    views = optimizer.subdomains()
+    optimizer.__dict__["subdomains"] = lambda: views
+    try:
+        yield
+    finally:
+        del optimizer.__dict__["subdomains"]
+
+
+def picture(figure: Figure, caption: str) -> str:
+    """A figure as an image inside the page."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=150, metadata={"Software": None})
+    encoded = base64.b64encode(data.getvalue()).decode()
+    text = escape(caption)
+    return f'<figure><img alt="{text}" src="data:image/png;base64,{encoded}"><figcaption>{text}</figcaption></figure>'

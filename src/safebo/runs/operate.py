@@ -1,0 +1,365 @@
+"""The runner: drives a stored run with a plant, one experiment after the other.
+
+    ask -> approval, if the run wants one -> `started` is stored -> reset and run -> told, or aborted
+
+What is stored before something happens is never forgotten: if this process dies during an experiment, the trial is pending and
+was handed out, and the next runner refuses to go on before a person has said what became of it. A pause by another process is
+honoured before the next experiment; a stop ends the present one with an emergency stop.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from safebo.exceptions import (
+    ConflictError,
+    ExperimentAborted,
+    NeverConnectedError,
+    NoInitialSampleError,
+    PlantError,
+    SafeboError,
+    StopReason,
+    StorageError,
+    UnsafeInitialSampleError,
+)
+from safebo.runs.campaign import Campaign
+from safebo.runs.ledger import Ledger, Pending
+from safebo.runs.measurement import Measurement, measurement
+from safebo.runs.plants import Plant
+from safebo.runs.starts import approve_start, next_start, retry_start, send_start
+
+POLL = 0.5
+"""Seconds between two looks at what other processes have written."""
+
+STORE_ATTEMPTS = 5
+"""How often a measurement is written again if the database does not take it."""
+
+
+class End(Enum):
+    """Why a runner stopped."""
+
+    DONE = "done"  # as many experiments as were asked for
+    CONVERGED = "converged"
+    NOTHING_LEFT = "nothing_left"  # no certified experiment left, though it has not converged
+    VIOLATION = "violation"
+    PENDING = "pending"  # a trial was handed out; a person must say what became of it
+    UNAPPROVED = "unapproved"  # a trial waits for an approval that nobody here can give
+    ABORTED = "aborted"
+    UNREACHABLE = "unreachable"  # nothing was ever sent to the plant
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a runner ended: why, in words, and how many experiments it made."""
+
+    end: End
+    text: str
+    experiments: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What goes to the plant next: a certified trial, or parameters to start with."""
+
+    params: dict[str, float]
+    pending: Pending | None = None
+
+    @property
+    def name(self) -> str:
+        """The trial's id, or "start"."""
+        return "start" if self.pending is None else self.pending.trial.id
+
+
+class Watcher(Protocol):
+    """Whoever follows a runner, and gives or refuses consent: the terminal, a test."""
+
+    def approve(self, step: Step) -> bool | None:
+        """Whether to run it; None if nobody is there to ask, then the runner waits for an approval from elsewhere."""
+
+    def refused(self, step: Step) -> str:
+        """Why the last one was refused."""
+
+    def waits(self) -> bool:
+        """Whether to wait for an approval from elsewhere, or to end."""
+
+    def say(self, text: str) -> None:
+        """What the runner does at present."""
+
+    def measured(self, step: Step, result: Measurement, ledger: Ledger) -> None:
+        """A measurement was stored."""
+
+
+def operate(
+    campaign: Campaign, plant: Plant | None, watcher: Watcher, *, who: str = "", retries: int = 0, retry_wait: float = 2.0
+) -> Result:
+    """Run experiments until the run's number of them is reached, nothing is left, or something ends it.
+
+    plant     None: what is asked for is only handed out, and a person or a client tells the measurement
+    retries   how often a plant that was never reached is tried again; nothing that was sent is ever sent again
+    """
+    return _Runner(campaign, plant, watcher, who, retries, retry_wait).loop()
+
+
+@dataclass
+class _Runner:
+    campaign: Campaign
+    plant: Plant | None
+    watcher: Watcher
+    who: str
+    retries: int
+    retry_wait: float
+    done: int = 0
+
+    def loop(self) -> Result:
+        while True:
+            try:
+                end = self.turn()
+            except ConflictError as error:  # another process was quicker: look again
+                self.watcher.say(str(error))
+                end = self.halted(self.campaign.ledger)
+                time.sleep(POLL / 5.0)
+            if end is not None:
+                return Result(end.end, end.text, self.done)
+
+    def turn(self) -> Result | None:
+        """One experiment, or a reason to end."""
+        ledger = self.campaign.ledger
+        ended = self.halted(ledger) or self.unfinished(ledger)
+        if ended is not None:
+            return ended
+        start = next_start(ledger)
+        if start is not None:
+            return self.with_consent(Step(start.params), start.approved is not None)
+        limit = ledger.config.experiments
+        if limit is not None and ledger.experiments >= limit:
+            return Result(End.DONE, f"{ledger.experiments} of {limit} experiments are done.")
+        self.watcher.say("looking for the next experiment")
+        try:
+            pending = self.campaign.ask(who=self.who)
+        except NoInitialSampleError:
+            return Result(End.NOTHING_LEFT, "There is no safe measurement to start from: give a [start], or import or tell one.")
+        if pending is None:
+            ledger = self.campaign.ledger
+            converged = ledger.halt is StopReason.CONVERGED
+            return self.halted(ledger) or Result(End.CONVERGED if converged else End.NOTHING_LEFT, ledger.reason)
+        return self.with_consent(Step(pending.trial.params, pending), pending.approved is not None)
+
+    def halted(self, ledger: Ledger) -> Result | None:
+        """A reason to end that stands in the record."""
+        if ledger.halted is None:
+            return None
+        end = {StopReason.PAUSED: End.PAUSED, StopReason.VIOLATION: End.VIOLATION}.get(ledger.halted, End.STOPPED)
+        return Result(end, f"Run {ledger.name!r} is {ledger.status}{f': {ledger.reason}' if ledger.reason else ''}.")
+
+    def unfinished(self, ledger: Ledger) -> Result | None:
+        """Something that was handed out, of which only a person knows what became."""
+        start = next_start(ledger)
+        if start is not None and start.out:
+            return Result(End.PENDING, f"The start {start.params} was handed to the plant {start.sent_at}. Was it executed?")
+        if ledger.pending is not None and ledger.pending.out:
+            trial, at = ledger.pending.trial, ledger.pending.started_at
+            return Result(End.PENDING, f"Trial {trial.id} with {trial.params} was handed to the plant {at}. Was it executed?")
+        return None
+
+    # -- the gate -------------------------------------------------------------------------------------------------------
+
+    def with_consent(self, step: Step, approved: bool) -> Result | None:
+        if self.campaign.ledger.config.confirm and not approved:
+            return self.consent(step)
+        return self.experiment(step)
+
+    def consent(self, step: Step) -> Result | None:
+        """Ask, or wait for an approval from elsewhere; the next turn looks what became of it."""
+        answer = self.watcher.approve(step)
+        if answer is None and not self.watcher.waits():
+            return Result(End.UNAPPROVED, f"{step.name} with {step.params} waits for an approval.")
+        if answer is None:
+            self.watcher.say(f"waiting for an approval of {step.name}")
+            time.sleep(POLL)
+        elif answer and step.pending is None:
+            approve_start(self.campaign, self.who)
+        elif answer:
+            self.campaign.approve(step.name, who=self.who)
+        elif step.pending is not None:
+            self.campaign.reject(step.name, self.watcher.refused(step), who=self.who)
+            self.watcher.say(f"{step.name} was rejected: experiments keep away from it")
+        else:
+            self.campaign.pause("the start was rejected", who=self.who)
+        return None
+
+    # -- one experiment -------------------------------------------------------------------------------------------------
+
+    def experiment(self, step: Step) -> Result | None:
+        if step.pending is None:
+            send_start(self.campaign, self.who)
+        else:
+            self.campaign.start(step.name, who=self.who)
+        if self.plant is None:
+            return Result(End.PENDING, f"{step.name} is handed out: {step.params}. Tell its measurement.")
+        self.watcher.say(f"experiment {step.name} is running")
+        with watching(self.campaign, self.plant) as stopped:
+            try:
+                result = self.measure(self.plant, step)
+            except ExperimentAborted as error:
+                if isinstance(error.__cause__, NeverConnectedError):
+                    return self.not_sent(step, error)
+                return self.aborted(step, f"stopped by {stopped[0]}. {error.reason}" if stopped else error.reason)
+            except Exception as error:  # of a plant without a watchdog
+                self.plant.emergency_stop()
+                return self.aborted(step, f"{type(error).__name__}: {error}")
+            except BaseException:  # an interrupt: what became of the experiment is for a person to say
+                self.plant.emergency_stop()
+                raise
+        if stopped:  # it may have been cut short: its measurement says nothing
+            return self.aborted(step, f"stopped by {stopped[0]} during the experiment")
+        return self.store(step, result)
+
+    def measure(self, plant: Plant, step: Step) -> Measurement:
+        for attempt in range(self.retries + 1):
+            try:
+                plant.reset()
+                break
+            except ExperimentAborted as error:
+                if not isinstance(error.__cause__, NeverConnectedError) or attempt == self.retries:
+                    raise
+                self.watcher.say(f"{error.reason} Attempt {attempt + 2} of {self.retries + 1} in {self.retry_wait:g} s.")
+                time.sleep(self.retry_wait)
+                if self.campaign.ledger.halted is not None:
+                    raise
+        return measurement(plant.run(step.params))
+
+    def not_sent(self, step: Step, error: ExperimentAborted) -> Result:
+        """Nothing reached the plant: the same experiment may follow later."""
+        if step.pending is None:
+            retry_start(self.campaign, self.who)
+        else:
+            self.campaign.retry(step.name, who=self.who)
+        return Result(End.UNREACHABLE, f"{error.reason} Nothing was sent; resume the run when the plant can be reached.")
+
+    def aborted(self, step: Step, reason: str) -> Result:
+        """Record it and pause the run: a person has to look before anything goes on."""
+        if step.pending is not None:
+            self.campaign.abort(step.name, reason[:1900], who=self.who)
+        if self.campaign.ledger.halted is None:
+            self.campaign.pause(f"{step.name} was aborted: {reason}"[:1900], who=self.who)
+        return Result(End.ABORTED, f"{step.name} with {step.params} was aborted: {reason}")
+
+    def store(self, step: Step, result: Measurement) -> Result | None:
+        """Write the measurement, more than once if the database does not take it; the key makes it count once."""
+        what: Any = step.params if step.pending is None else step.name
+        key = f"runner {step.name} {self.token(step)}"
+        for attempt in range(STORE_ATTEMPTS):
+            try:
+                with uninterrupted():
+                    receipt = self.campaign.tell(what, result.objective, result.constraints, who=self.who, key=key)
+                break
+            except UnsafeInitialSampleError as error:
+                self.campaign.stop(f"{error}"[:1900], who=self.who)
+                return Result(End.VIOLATION, str(error))
+            except StorageError as error:
+                if attempt + 1 == STORE_ATTEMPTS:
+                    raise StorageError(
+                        f"{error} The experiment was executed and NOT stored: {step.name} with {step.params} measured {result}. "
+                        "Tell it by hand when the database is back."
+                    ) from error
+                time.sleep(POLL * 2.0**attempt)
+        self.done += step.pending is not None
+        ledger = self.campaign.ledger
+        if receipt.violated and step.pending is None and ledger.config.on_violation == "stop" and ledger.halted is None:
+            shown = ", ".join(f"{name} = {value:g}" for name, value in receipt.violated.items())
+            self.campaign.stop(f"the start {step.params} measured outside a limit: {shown}", who=self.who)
+            return Result(End.VIOLATION, f"The start {step.params} is outside a limit: {shown}.")
+        self.watcher.measured(step, result, ledger)
+        return None
+
+    def token(self, step: Step) -> str:
+        """What tells two hand-outs of the same step apart."""
+        ledger = self.campaign.ledger
+        if step.pending is None:
+            start = next_start(ledger)
+            return start.sent_at if start is not None else "told"
+        return ledger.pending.started_at if ledger.pending is not None else "told"
+
+
+@contextmanager
+def watching(campaign: Campaign, plant: Plant) -> Iterator[list[str]]:
+    """Stop the plant as soon as another process stops the run; yields a list that then holds by whom and why."""
+    stopped: list[str] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(POLL):
+            try:
+                ledger = campaign.ledger
+            except (SafeboError, OSError):
+                continue  # the database does not answer: look again
+            if ledger.status == "stopped":
+                event = next((e for e in reversed(campaign.events(max(ledger.seq - 50, 0))) if e.kind == "stopped"), None)
+                who = event.who if event is not None else "somebody"
+                stopped.append(f"{who}{f' ({ledger.reason})' if ledger.reason else ''}")
+                try:
+                    plant.emergency_stop()
+                except PlantError as error:
+                    stopped[0] += f"; {error}"
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield stopped
+    finally:
+        over.set()
+        thread.join(10.0 * POLL)
+
+
+@contextmanager
+def interruptible(say: Callable[[str], None]) -> Iterator[None]:
+    """Ctrl-C, a request to terminate and a closed terminal end the work once; further ones wait until the plant is stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught = []
+
+    def handler(number: int, frame: Any) -> None:
+        caught.append(number)
+        if len(caught) > 1:
+            say("stopping already")
+            return
+        raise KeyboardInterrupt
+
+    with _handling(handler):
+        yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """An interrupt waits until the body is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    with _handling(lambda number, frame: caught.append(number)):
+        yield
+    if caught:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handling(handler: Callable[[int, Any], Any]) -> Iterator[None]:
+    found = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    heard = [number for number in found if signal.getsignal(number) is not signal.SIG_IGN]  # nohup, a job in the background
+    before = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

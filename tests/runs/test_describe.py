@@ -1,0 +1,95 @@
+"""What is said about a run before it starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from safebo import Box, Constraint, Fixed, Hoeffding, Matern, SafeOptimizer, Scenario, presets
+from safebo.runs import describe
+
+BOX = Box({"a": (0.0, 1.0), "b": (0.0, 2.0)})
+RUN = {"plant": {"type": "socket", "start": [{"a": 0.5, "b": 0.5}]}, "on_violation": "stop"}
+
+
+def settings(*arguments, **options):
+    return SafeOptimizer(*(arguments or (BOX, 0.0)), **options).state.settings
+
+
+def test_the_promise_is_not_rounded_up():
+    assert describe.percent(0.9702) == "97 %"
+    assert describe.percent(0.95999) == "95.9 %"
+    assert describe.percent(0.99999) == "99.99 %"
+    assert describe.percent(1.0) == "100 %"
+
+
+def test_the_promise():
+    first, second = describe.promise(settings())
+    assert "confidence 99 %" in first
+    assert "objective inside its limit with probability at least 97 %" in first
+    assert "one certificate" in second
+    assert "No proof covers a whole run" in second
+    several = describe.promise(settings(BOX, 0.0, constraints={"heat": Constraint(upper=1.0)}))[0]
+    assert "objective and heat inside their limits" in several
+    guessed = describe.promise(settings(norm=Fixed(5.0)))[0]
+    assert "confidence" not in guessed
+
+
+def test_what_it_rests_on():
+    text = "\n".join(describe.assumptions(settings(BOX, 0.0, norm=Fixed(5.0), kernel=Matern(lengthscale=(0.1, 0.2)))))
+    assert "Matern 3/2, lengthscale a 0.1, b 0.2" in text
+    assert "at most 5: your guess" in text
+    for norm, word in ((Scenario(), "scenario"), (Hoeffding(), "hoeffding")):
+        assert word in "\n".join(describe.assumptions(settings(norm=norm)))
+
+
+def test_defaults_have_no_differences():
+    assert describe.differences(settings()) == []
+    assert describe.differences(settings(noise=0.3, kernel=Matern(lengthscale=0.4))) == []
+    assert describe.differences(settings(BOX, None, constraints={"heat": Constraint(upper=1.0)})) == []
+
+
+def test_differences():
+    found = {d.name for d in describe.differences(presets.algorithm_4(BOX, 0.0).state.settings)}
+    assert found == {"norm", "bound", "cubes", "falsify", "stride"}
+    found = describe.differences(settings(delta=0.1, points_per_axis=20, refutation_margin=2.0))
+    assert {d.name: (d.value, d.default) for d in found} == {
+        "delta": ("0.1", "0.01"),
+        "points_per_axis": ("(20, 20)", "(100, 100)"),
+        "refutation_margin": ("2", "1.2"),
+    }
+
+
+def test_nothing_to_warn_about():
+    assert describe.cautions(settings(), RUN) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "run", "word"),
+    [
+        ({"points_per_axis": 3}, {}, "lengthscales between its points"),
+        ({"min_width": 0.001}, {}, "below its noise"),
+        ({"constraints": {"heat": Constraint(upper=100.0)}}, {}, "far from values of order 1"),
+        ({"norm": Scenario()}, {}, "no slack"),
+        ({"falsify": False}, {}, "falsify is off"),
+        ({"safe_set": "union"}, {}, "more sensitive"),
+        ({}, {"plant": {"type": "socket"}}, r"no [start]"),
+        ({}, {"on_violation": "continue"}, "goes on after"),
+        ({}, {"plant": {"type": "command", "start": [{}]}}, "no stop"),
+    ],
+)
+def test_warnings(options, run, word):
+    found = describe.cautions(settings(BOX, 0.0, **options), {**RUN, **run})
+    assert len(found) == 1
+    assert word in found[0]
+
+
+def test_a_coarse_default_grid():
+    five = Box({f"x{i}": (0.0, 1.0) for i in range(5)})
+    assert "NO_CANDIDATES" in describe.cautions(settings(five, 0.0), RUN)[0]
+    assert "as printed" in "".join(describe.cautions(presets.algorithm_1(BOX, 0.0).state.settings, RUN))
+
+
+def test_plants_in_a_line():
+    assert describe.plant_text({"type": "command", "command": ["a", "b"], "timeout": 3.0}) == "command: a b, time-out 3 s"
+    assert describe.plant_text({"type": "socket", "host": "x", "port": 7, "timeout": 3}) == "socket: x:7, time-out 3 s"
+    assert "person" in describe.plant_text({})

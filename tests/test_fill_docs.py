@@ -1,0 +1,92 @@
+"""The tables of the documentation come from the committed results."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import fill_docs
+from safebo.studies.calibrate.cases import KNOWN, YARDSTICK
+
+
+def line(method, **given):
+    values = {"part": "main", "family": "1-D, norm 1..10", "assumptions": True, "runs": 10, "unsafe_runs": 0, "solved": 9}
+    rest = {"unsafe_rate_95": [0.0, 0.3085], "worst_violation": 0.0, "median_experiments_to_95": 7.0, "norm_too_small": 1}
+    return values | rest | {"method": method} | given
+
+
+def test_committed_documents_agree_with_the_committed_results():
+    for path, content in fill_docs.filled(fill_docs.ROOT).items():
+        assert path.read_bytes() == content, f"{path}: run python -m benchmarks.fill_docs"
+
+
+def test_only_what_is_marked_is_replaced():
+    text = "a\n<!-- x -->\nold\n| table |\n<!-- /x -->\nb\n<!-- a comment -->\n"
+    assert fill_docs.fill(text, {"x": "new"}) == "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n<!-- a comment -->\n"
+    with pytest.raises(ValueError, match="<!-- x -->"):
+        fill_docs.fill(text, {"y": "new"})
+
+
+def test_a_changed_result_is_noticed_and_written(tmp_path, monkeypatch, capsys):
+    for name in ("README.md", "docs/guarantees.md", "docs/images/calibration.png", "results"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).symlink_to(fill_docs.ROOT / name)
+    (tmp_path / "README.md").unlink()
+    (tmp_path / "README.md").write_text((fill_docs.ROOT / "README.md").read_text().replace(" of 300 ", " of 301 "))
+    monkeypatch.setattr(fill_docs, "ROOT", tmp_path)
+    assert fill_docs.main(["--check"]) == 1 and "README.md differs" in capsys.readouterr().out
+    assert fill_docs.main([]) == 0 and "README.md written" in capsys.readouterr().out
+    assert fill_docs.main(["--check"]) == 0 and not capsys.readouterr().out
+    assert (tmp_path / "README.md").read_text() == (fill_docs.ROOT / "README.md").read_text()
+
+
+def test_a_table_without_a_place_is_an_error(tmp_path):
+    (tmp_path / "results").symlink_to(fill_docs.ROOT / "results")
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/guarantees.md"):
+        (tmp_path / name).write_text("nothing marked\n")
+    with pytest.raises(ValueError, match="No file has the marker"):
+        fill_docs.filled(tmp_path)
+
+
+def test_numbers_of_a_line():
+    text = fill_docs.methods([line("default", unsafe_runs=1, worst_violation=-0.0123)], ("main",))
+    assert "| 1-D, norm 1 to 10 | default | 1 of 10 (0.0 to 30.9 %) | -0.012 | 90 % (55 to 100 %) | 7 | 1 |" in text
+    assert text.splitlines()[1] == "|" + 7 * "---|"
+    unsolved = fill_docs.methods([line("default", part="3-D", median_experiments_to_95=None)], ("3-D",))
+    assert "| not reached | not measured |" in unsolved
+
+
+def test_conditions_side_by_side():
+    given = [line(method, part="conditions", family="kink", assumptions=False) for method in ("default", YARDSTICK)]
+    text = fill_docs.conditions([*given, line("default", part="conditions", family="noise")])
+    assert "| kink (outside the assumptions) | 0 of 10 (0.0 to 30.9 %) | - | 90 % | 0 of 10 (0.0 to 30.9 %) | - | 90 % |" in text
+    assert "| noise | 0 of 10 (0.0 to 30.9 %) | - | 90 % | not run | - | - |" in text
+
+
+def test_digest_of_the_combinations():
+    def row(method, unsafe, solved):
+        return line(method, part="combinations", unsafe_runs=unsafe, solved=solved)
+
+    rows = [row("true/paper/union/local", 0, 5), row("true/ay/union/local", 0, 9), row("scenario/paper/union/local", 3, 10)]
+    text = fill_docs.combinations(rows + rows)
+    assert "| true | 2 | true/ay/union/local | 0 of 20 | 90 % | true/paper/union/local | 0 of 20 | 50 % |" in text
+    assert "| union | 3 | true/ay/union/local | 0 of 20 | 90 % | scenario/paper/union/local | 6 of 20 | 100 % |" in text
+    assert "global" not in text and "not been run" in fill_docs.combinations([line("default")])
+
+
+def test_bottlenecks_by_reach():
+    def way(reach, *outcomes):
+        numbers = {"reach": reach, "noise_sds": "12.4", "half_widths": "7"}
+        return numbers | dict(zip(("default", KNOWN, YARDSTICK), outcomes, strict=True))
+
+    text = fill_docs.bottlenecks([way("0.0075", "", None, ""), way("0.0199", "9", "", ""), way("0.1", "9", "9", "9")])
+    assert "| 0 to 0.02 | 2 | 12 to 12 | 7 to 7 | 1 of 2 | 0 of 1 | 0 of 2 |" in text
+    assert "2 of 3, 67 % (95 % interval 9 to 99 %). Told the true norm, the defaults solve 0 of the 0 others." in text
+    assert "| from 0.04 | 1 | 12 to 12 | 7 to 7 | 1 of 1 | 1 of 1 | 1 of 1 |" in text
+
+
+def test_study_rows_are_those_of_its_summary():
+    lines = json.loads((fill_docs.ROOT / "results/study/summary.json").read_text())["methods"]
+    assert len(fill_docs.published(lines).splitlines()) == 2 + len(lines)
