@@ -52,7 +52,7 @@ class Load:
 
     def client(self, role: str) -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {TOKENS[role]}"}
-        return httpx.AsyncClient(base_url=f"{self.url}/api/v1", headers=headers, timeout=120.0, trust_env=False)
+        return httpx.AsyncClient(base_url=f"{self.url}/api/v1", headers=headers, timeout=600.0, trust_env=False)
 
     async def timed(self, kind: str, request: Any) -> httpx.Response | None:
         started = time.perf_counter()

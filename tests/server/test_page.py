@@ -28,7 +28,7 @@ QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 def browser() -> Iterator[Browser]:
     found = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
     if found is None:
-        advice = "Chromium is missing: `apt-get install chromium`, or `make chromium` as root."
+        advice = "Chromium is missing, which tests the live page: install it, for example with apt-get install chromium."
         pytest.fail(advice) if os.environ.get("CI") else pytest.skip(advice)
     SHOTS.mkdir(parents=True, exist_ok=True)
     expect.set_options(timeout=30_000)

@@ -20,7 +20,8 @@ POSTS = ("ask", "tell", "abort", "abandon", "retry", "approve", "reject", "pause
 GETS = ("", "/samples", "/best", "/events", "/events/stream?seconds=0", "/slice?x=kp", "/norms", "/export")
 
 
-def test_no_token_nothing(served: Served) -> None:
+def test_no_token_nothing(start) -> None:
+    served = start(limits=Limits(rate=0.0, failures=1000))
     run = served.create()
     for path in ("/runs", "/openapi.json", "/none", *(run + g for g in GETS)):
         for headers in ({}, {"authorization": "Bearer nonsense"}, {"authorization": f"Basic {OPERATOR}"}):
@@ -95,6 +96,7 @@ def test_wrong_tokens_are_limited(start) -> None:
     served = start(limits=Limits(rate=0.0, failures=3))
     statuses = [served.stranger.get("/runs", headers={"authorization": "Bearer wrong"}).status_code for _ in range(6)]
     assert statuses == [401, 401, 401, 429, 429, 429]
+    assert served.viewer.get("/runs").status_code == 200  # who has a token is not affected
 
 
 def test_an_open_local_server_refuses_pages_of_other_sites(start) -> None:
@@ -123,6 +125,13 @@ def test_headers_that_protect_the_page(served: Served) -> None:
         assert "default-src 'none'" in headers["content-security-policy"] and "unsafe" not in headers["content-security-policy"]
         assert headers["x-frame-options"] == "DENY" and headers["x-content-type-options"] == "nosniff"
         assert "server" not in headers or "uvicorn" in headers["server"]
+
+
+def test_no_answer_says_where_the_database_is(served: Served) -> None:
+    run = served.create()
+    answers = [served.viewer.get("/runs/none"), served.operator.post("/runs", json=LINE), served.viewer.get(f"{run}/export")]
+    assert [a.status_code for a in answers] == [404, 409, 200]
+    assert all("runs.db" not in a.text for a in answers)
 
 
 def test_only_the_files_of_the_page_are_served(served: Served) -> None:

@@ -6,6 +6,7 @@ summed in double precision per row), 3e-16 in double precision (everything that 
 
 Determinism: parallel loops run over scenarios, chunks of points or grid lines, each computed by one thread in a fixed order, so
 results do not depend on the number of threads. Compiled code is cached on disk; the first use on a machine compiles.
+Kernels run without Python's global lock: other threads, such as a server's, go on meanwhile.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
             result[k] += value
 
 
-@numba.njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
+@numba.njit(parallel=True, nogil=True, fastmath=True, cache=True, error_model="numpy")
 def _scenarios(x, z, a, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
     """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
     size = a.shape[1]
@@ -201,7 +202,7 @@ def _scenarios(x, z, a, factor, axes, terms, quad, sums):  # type: ignore[no-unt
         quad[s] = _pairs(tiled, tiled_weights, axes, terms)
 
 
-@numba.njit(parallel=True, fastmath={"contract"}, cache=True, error_model="numpy")
+@numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
 def _markov(x, order, z, a, factor, c1, c2, quad, sums):  # type: ignore[no-untyped-def]
     """One dimension, half-integer Matern: carry the sums of a e^-h, a h e^-h, a h^2 e^-h from one event to the next.
 
@@ -251,7 +252,7 @@ def _markov(x, order, z, a, factor, c1, c2, quad, sums):  # type: ignore[no-unty
             sums[order[k], s] = left[k] + right[k]
 
 
-@numba.njit(parallel=True, fastmath={"contract"}, cache=True, error_model="numpy")
+@numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
 def _solve(chol, rhs):  # type: ignore[no-untyped-def]
     """Forward and backward substitution in place for rhs (t, m); a task is a block of columns."""
     size, m = rhs.shape
@@ -321,7 +322,7 @@ def _advance_chunk(  # type: ignore[no-untyped-def]
                 upper[g] = min(upper[g], mean[g] + half)
 
 
-@numba.njit(parallel=True, fastmath={"contract"}, cache=True, error_model="numpy")
+@numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
 def _advance(  # type: ignore[no-untyped-def]
     points, factor, x, chol, white, betas, start, rbf, c1, c2, scale, basis, keep, mean, variance, lower, upper, floor, chunk
 ):
@@ -374,7 +375,7 @@ def _envelope_line(values, spacing, out, apex, start):  # type: ignore[no-untype
         out[q] = offset * offset + values[apex[k]]
 
 
-@numba.njit(parallel=True, cache=True, error_model="numpy")
+@numba.njit(parallel=True, nogil=True, cache=True, error_model="numpy")
 def _envelope_axis(values, spacing):  # type: ignore[no-untyped-def]
     """Transform values (before, length, after) along the middle axis, in place; a task is a block of neighbouring lines."""
     before, length, after = values.shape

@@ -31,7 +31,7 @@ from safebo.server.feed import Feed
 from safebo.server.guard import Guard
 from safebo.server.limits import Limits
 from safebo.server.openapi import describe
-from safebo.server.problems import AsciiJSON, answer, problem
+from safebo.server.problems import AsciiJSON, answer, encoded, problem
 from safebo.server.reader import places
 
 Result = TypeVar("Result")
@@ -90,7 +90,7 @@ class Office:
         last = self.store.last(name)
         known = self._lines.get(name)
         if known is None or known[0] != last:
-            ledger = self.desk.run(name).ledger
+            ledger = self.desk.ledger(name)
             pending = ledger.pending
             waiting = pending is not None and ledger.config.confirm and pending.approved is None and not pending.out
             known = (
@@ -161,6 +161,11 @@ def name_of(name: str) -> str:
     return text
 
 
+def ready(content: bytes) -> Response:
+    """An answer that a worker has written already: the thread that talks to all clients has nothing left to do with it."""
+    return Response(content, media_type="application/json")
+
+
 Who = Annotated[Caller, Depends(caller_of)]
 Name = Annotated[str, Depends(name_of)]
 
@@ -195,11 +200,11 @@ def _reading(office: Office) -> APIRouter:
     async def samples(name: Name, after: Annotated[int, Query(ge=0, le=2**31)] = 0) -> Any:
         """Measurements after number `after`, and all aborted experiments."""
 
-        def work() -> dict[str, Any]:
+        def work() -> bytes:
             run = desk.run(name)
-            return answers.samples(run.ledger, run.reader.settings, after)
+            return encoded(answers.samples(run.ledger, run.reader.settings, after))
 
-        return await office.read(work)
+        return ready(await office.read(work))
 
     @router.get("/runs/{name}/best", response_model=m.BestAnswer)
     async def best(name: Name) -> Any:
@@ -214,12 +219,12 @@ def _reading(office: Office) -> APIRouter:
     ) -> Any:
         """The record after event number `after`."""
 
-        def work() -> dict[str, Any]:
+        def work() -> bytes:
             last = office.store.last(name)
             found = office.store.events(name, after)[:limit] if after < last else []
-            return {"events": [answers.event(e) for e in found], "last": last}
+            return encoded({"events": [answers.event(e) for e in found], "last": last})
 
-        return await office.read(work)
+        return ready(await office.read(work))
 
     @router.get("/runs/{name}/events/stream", response_class=StreamingResponse)
     async def stream(
@@ -250,40 +255,50 @@ def _reading(office: Office) -> APIRouter:
         names = (x,) if y is None else (x, y)
         fixed = places(at or [])
 
-        def work() -> dict[str, Any]:
-            run = desk.run(name)
-            outputs = [o.name for o in run.reader.settings.outputs]
+        number = points or (301 if y is None else 61)
+
+        def work() -> bytes:
+            reader = desk.run(name).reader
+            outputs = [o.name for o in reader.settings.outputs]
             chosen = outputs[0] if output is None else output
             if chosen not in outputs:
                 raise InvalidValueError(f"Unknown output {chosen!r:.100}: choose one of {outputs}.")
-            found, measurements = run.reader.cut(names, fixed, chosen, points or (301 if y is None else 61))
-            return answers.slice_of(found, measurements, run.reader.settings, chosen)
 
-        return await office.compute(work)
+            def make() -> dict[str, Any]:
+                return answers.slice_of(*reader.cut(names, fixed, chosen, number), reader.settings, chosen)
+
+            return reader.rendered((names, tuple(sorted(fixed.items())), chosen, number), make)
+
+        return ready(await office.compute(work))
 
     @router.get("/runs/{name}/norms", response_model=m.Norms)
     async def norms(name: Name) -> Any:
         """The norm bound of every sub-domain over time, and the refuted ones."""
 
-        def work() -> dict[str, Any]:
-            run = desk.run(name)
-            history, measurements = run.reader.norms()
-            record = office.store.events(name)
-            return answers.norms(history, measurements, run.reader.settings, run.ledger.pending, record)
+        def work() -> bytes:
+            reader = desk.run(name).reader
+            ledger = reader.ledger
 
-        return await office.compute(work)
+            def make() -> dict[str, Any]:
+                return answers.norms(*reader.norms(), reader.settings, ledger.pending, office.store.events(name))
+
+            return reader.rendered(("norms", ledger.seq), make)
+
+        return ready(await office.compute(work))
 
     @router.get("/runs/{name}/export", response_model=m.ExportAnswer)
     async def export(name: Name, form: Annotated[Literal["json", "csv"], Query(alias="format")] = "json") -> Any:
         """The whole record as JSON, or the measurements as CSV."""
-        if form == "json":
-            found = await office.read(office.store.events, name)
-            return {"name": name, "events": [answers.event(e) for e in found]}
+
+        def record() -> bytes:
+            return encoded({"name": name, "events": [answers.event(e) for e in office.store.events(name)]})
 
         def work() -> str:
             run = desk.run(name)
             return _table(run, run.ledger)
 
+        if form == "json":
+            return ready(await office.read(record))
         heading = f"attachment; filename*=UTF-8''{quote(name, safe='')}.csv"
         return Response(await office.read(work), media_type="text/csv", headers={"content-disposition": heading})
 
@@ -433,13 +448,13 @@ def _errors(app: FastAPI, office: Office) -> None:
     @app.exception_handler(SafeboError)
     async def known(request: Request, error: SafeboError) -> Response:
         if not isinstance(error, PendingTrialError):
-            return answer(error)
+            return answer(error, str(error).replace(office.store.where, "the database"))  # where it lies is nobody's business
 
         def trial() -> dict[str, Any] | None:
             run = office.desk.run(name_of(request.path_params["name"]))
             return answers.pending_of(run, run.ledger)
 
-        return answer(error, trial=await office.read(trial))
+        return answer(error, str(error), trial=await office.read(trial))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

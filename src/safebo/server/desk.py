@@ -46,10 +46,16 @@ class Run:
 class Desk:
     """Runs by name; those not used for the longest time are put away."""
 
-    def __init__(self, store: Store, keep: int = 32) -> None:
+    def __init__(self, store: Store, keep: int = 8) -> None:
         self.store, self._keep = store, keep
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._lock = threading.Lock()
+
+    def ledger(self, name: str) -> Ledger:
+        """A run as it is now, without taking it in hand."""
+        with self._lock:
+            run = self._runs.get(name)
+        return Ledger.of(name, self.store.events(name)) if run is None else run.ledger
 
     def run(self, name: str) -> Run:
         """The run of this name."""

@@ -77,12 +77,11 @@ class Guard:
         if api and not self.tokens:
             caller = self.local
         elif api:
-            if wait := self._failures.empty(client):
-                return _wait(wait, "Too many wrong tokens")
             secret = bearer(headers.get(b"authorization", b""))
             caller = None if secret is None else self.tokens.caller(secret)
-            if caller is None:
-                self._failures.spend(client, 0.0 if secret is None else 1.0)
+            if caller is None:  # only the wrong ones wait: a neighbour's mistakes keep nobody from stopping a run
+                if wait := self._failures.spend(client):
+                    return _wait(wait, "Too many requests without a valid token")
                 return problem(
                     401,
                     "This needs a token: send the header `Authorization: Bearer TOKEN`."

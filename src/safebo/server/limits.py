@@ -20,8 +20,8 @@ class Limits:
     """Requests per second, on average."""
     burst: int = 200
     """Requests at once."""
-    failures: int = 20
-    """Wrong tokens per minute from one address."""
+    failures: int = 60
+    """Requests without a valid token per minute from one address."""
     streams: int = 100
     """Event streams at once, over all clients."""
 
@@ -47,12 +47,6 @@ class Buckets:
             while len(self._levels) > self._keys:
                 self._levels.popitem(last=False)
             return 0.0
-
-    def empty(self, key: str) -> float:
-        """Seconds until `spend` is allowed again, without spending."""
-        with self._lock:
-            level, _ = self._level(key)
-            return 0.0 if not self._rate or level >= 1.0 else (1.0 - level) / self._rate
 
     def _level(self, key: str) -> tuple[float, float]:
         now = self._clock()

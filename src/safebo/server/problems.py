@@ -38,12 +38,17 @@ CHOICES = ("tell", "abort", "retry")
 """What can be done about a trial that is out."""
 
 
+def encoded(content: Any) -> bytes:
+    """JSON in ASCII."""
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
 class AsciiJSON(JSONResponse):
     """JSON in ASCII: any text of a client comes back, and no infinity gets out."""
 
     def render(self, content: Any) -> bytes:
         """The body."""
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return encoded(content)
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> AsciiJSON:
@@ -57,8 +62,8 @@ def status_of(error: SafeboError) -> int:
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 422)
 
 
-def answer(error: SafeboError, **more: Any) -> AsciiJSON:
+def answer(error: SafeboError, detail: str, **more: Any) -> AsciiJSON:
     """The answer to a request that led to an error."""
     if isinstance(error, PendingTrialError):
         more = {"options": list(CHOICES), **more}
-    return problem(status_of(error), str(error), **more)
+    return problem(status_of(error), detail, **more)
