@@ -7,7 +7,10 @@ import time
 import httpx
 import pytest
 
-from safebo.runs import Campaign
+from safebo import Box, Fixed, SafeOptimizer
+from safebo.exceptions import ConflictError
+from safebo.runs import Campaign, RunConfig
+from safebo.runs.starts import send_start
 from tests.server.conftest import Served, truth
 
 pytestmark = pytest.mark.filterwarnings("default::safebo.exceptions.SafeboWarning")
@@ -396,3 +399,26 @@ def test_stop_does_not_wait_for_a_computation(served: Served) -> None:
     assert events.index("stopped") < len(events) and events.count("started") <= 1
     if "started" not in events:  # the stop came while it was computed: nothing goes out
         assert answers[0].json()["trial"] is None and answers[0].json()["status"] == "stopped"
+
+
+def test_a_start_is_approved_here_and_sent_by_the_runner(served: Served) -> None:
+    optimizer = SafeOptimizer(Box({"kp": (0.0, 5.0)}), 0.0, norm=Fixed(5.0), cubes=None, points_per_axis=50)
+    config = RunConfig(confirm=True, plant={"start": [{"kp": 2.0}], "repeats": 2})
+    campaign = Campaign.create(served.store, "rig", optimizer, config=config)
+    shown = served.viewer.get("/runs/rig").json()["start"]
+    assert (shown["params"], shown["number"], shown["repeats"], shown["waiting"]) == ({"kp": 2.0}, 1, 2, True)
+    assert served.viewer.get("/runs").json()["runs"][0]["waiting"]
+    with pytest.raises(ConflictError, match="not approved"):
+        send_start(campaign)
+    assert served.viewer.post("/runs/rig/approve", json={"trial": shown["id"]}).status_code == 403
+    assert served.operator.post("/runs/rig/approve", json={"trial": "start-0000000000"}).status_code == 409
+    assert served.operator.post("/runs/rig/approve", json={"trial": shown["id"]}).status_code == 200
+    shown = served.viewer.get("/runs/rig").json()["start"]
+    assert shown["approved_by"] == "olga" and not shown["waiting"]
+    assert send_start(campaign) == {"kp": 2.0}
+    assert served.operator.post("/runs/rig/approve", json={"trial": shown["id"]}).status_code == 409
+    campaign.tell({"kp": 2.0}, 0.8)
+    second = served.viewer.get("/runs/rig").json()["start"]
+    assert second["number"] == 2 and second["waiting"] and second["id"] != shown["id"]
+    campaign.tell({"kp": 2.0}, 0.8)
+    assert served.viewer.get("/runs/rig").json()["start"] is None

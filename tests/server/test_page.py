@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from safebo.runs import Campaign
+from safebo import Box, Fixed, SafeOptimizer
+from safebo.runs import Campaign, RunConfig
+from safebo.runs.starts import send_start
 from safebo.server import Tokens
 from tests.server.conftest import LINE, OPERATOR, VIEWER, Served, truth
 
@@ -309,3 +311,16 @@ def test_what_another_process_does_appears(served: Served, opened: Callable[...,
     Campaign.open(served.store, "line").stop("from the terminal", who="anna")
     status(page, "stopped")
     expect(page.locator("#log li").first).to_contain_text("from the terminal by anna")
+
+
+def test_a_start_waits_for_its_approval(served: Served, opened: Callable[..., Page]) -> None:
+    optimizer = SafeOptimizer(Box({"kp": (0.0, 5.0)}), 0.0, norm=Fixed(5.0), cubes=None, points_per_axis=50)
+    config = RunConfig(confirm=True, plant={"start": [{"kp": 2.0}]}, units={"kp": "V"})
+    campaign = Campaign.create(served.store, "rig", optimizer, config=config)
+    page = opened("rig")
+    expect(page.locator("#next")).to_contain_text("The start waits for your approval")
+    page.screenshot(path=SHOTS / "start.png")
+    page.keyboard.press("a")
+    expect(page.locator("#next")).to_contain_text("approved by olga")
+    assert send_start(campaign) == {"kp": 2.0}
+    expect(page.locator("#next")).to_contain_text("waiting for its measurement")

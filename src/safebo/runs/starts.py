@@ -7,6 +7,8 @@ handed out and has neither been told nor aborted is treated like a pending trial
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +29,18 @@ class Start:
     out: bool  # handed to the plant
     sent_at: str
 
+    @property
+    def id(self) -> str:
+        """Names these parameters and this repetition, as a trial's id names a trial."""
+        return f"start-{hashlib.sha256(json.dumps([self.params, self.number]).encode()).hexdigest()[:10]}"
+
 
 def next_start(ledger: Ledger) -> Start | None:
     """The first of the parameters to start with that was not measured often enough, and not aborted."""
-    state, plant = ledger.state, ledger.config.plant
+    plant = ledger.config.plant
+    if not plant.get("start"):
+        return None
+    state = ledger.state
     points, given_up = [sample.point for sample in state.samples], [abort.point for abort in state.aborts]
     for params in plant.get("start", ()):
         point = tuple(state.settings.domain.point(params).tolist())
@@ -47,9 +57,14 @@ def _mine(plant: dict[str, Any], key: str, params: dict[str, float], number: int
     return entry if (entry.get("params"), entry.get("number")) == (params, number) else {}
 
 
-def approve_start(campaign: Campaign, who: str = "") -> None:
-    """An operator's consent to the next start."""
-    _note(campaign, who, approved=_signed(_required(campaign), who))
+def approve_start(campaign: Campaign, who: str = "", identity: str | None = None) -> None:
+    """An operator's consent to the next start, which must be the one of this id if it is given."""
+    start = _required(campaign)
+    if identity is not None and identity != start.id:
+        raise ConflictError(f"{identity} of run {campaign.name!r} is not the next start any more; {start.id} is.")
+    if start.out:
+        raise ConflictError(f"The start {start.params} of run {campaign.name!r} was handed to the plant already.")
+    _note(campaign, who, approved=_signed(start, who))
 
 
 def send_start(campaign: Campaign, who: str = "") -> dict[str, float]:

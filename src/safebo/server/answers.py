@@ -11,6 +11,7 @@ import numpy as np
 from safebo.optimizer import Best
 from safebo.outputs import guarantee
 from safebo.runs.ledger import Ledger, Pending
+from safebo.runs.starts import next_start
 from safebo.runs.storage import Event
 from safebo.server.auth import Caller
 from safebo.server.desk import Run
@@ -62,6 +63,24 @@ def pending_of(run: Run, ledger: Ledger) -> Json | None:
     return trial(ledger.pending, run.reader.settings, ledger.config.confirm)
 
 
+def start(ledger: Ledger) -> Json | None:
+    """The next parameters to start with: a person calls them safe, nothing certifies them."""
+    if (found := next_start(ledger)) is None:
+        return None
+    who, when = found.approved or (None, None)
+    return {
+        "id": found.id,
+        "params": found.params,
+        "number": found.number,
+        "repeats": ledger.config.plant.get("repeats", 1),
+        "approved_by": who,
+        "approved_at": when,
+        "started_at": found.sent_at or None,
+        "out": found.out,
+        "waiting": ledger.config.confirm and found.approved is None and not found.out,
+    }  # fmt: skip
+
+
 def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
     """A run, without its data."""
     settings, config = run.reader.settings, ledger.config
@@ -93,6 +112,7 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
         "probability": promise.probability,
         "confidence": promise.confidence,
         "pending": pending_of(run, ledger),
+        "start": start(ledger),
         "you": caller.name,
         "role": caller.role,
     }  # fmt: skip

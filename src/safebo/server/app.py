@@ -22,6 +22,7 @@ from safebo import __version__
 from safebo.exceptions import ConflictError, InvalidValueError, PendingTrialError, SafeboError, UnknownRunError
 from safebo.runs.campaign import Campaign, Receipt, user
 from safebo.runs.ledger import Ledger
+from safebo.runs.starts import approve_start
 from safebo.runs.storage import LONGEST_NAME, Store
 from safebo.server import answers
 from safebo.server import models as m
@@ -93,6 +94,8 @@ class Office:
             ledger = self.desk.ledger(name)
             pending = ledger.pending
             waiting = pending is not None and ledger.config.confirm and pending.approved is None and not pending.out
+            start = None if pending is not None else answers.start(ledger)
+            waiting = waiting or (start is not None and start["waiting"])
             known = (
                 ledger.seq,
                 {
@@ -407,7 +410,9 @@ def _acting(office: Office) -> APIRouter:
 
     @router.post("/runs/{name}/approve", response_model=m.DoneAnswer)
     async def approve(name: Name, body: m.OfTrial, who: Who) -> Any:
-        """Consent to the pending trial."""
+        """Consent to the pending trial, or to the next start."""
+        if body.trial.startswith("start-"):
+            return await command(name, lambda gate: approve_start(gate, who.name, body.trial))
         return await command(name, lambda gate: gate.approve(body.trial, who=who.name))
 
     @router.post("/runs/{name}/reject", response_model=m.DoneAnswer)

@@ -285,6 +285,20 @@ class OutputAnswer(Answer):
     unit: str
 
 
+class StartAnswer(Answer):
+    """The next parameters to start with: a person calls them safe, nothing certifies them."""
+
+    id: str
+    params: dict[str, float]
+    number: Annotated[int, Field(description="Which repetition, from 1.")]
+    repeats: int
+    approved_by: str | None
+    approved_at: str | None
+    started_at: str | None
+    out: bool
+    waiting: bool
+
+
 class RunAnswer(Answer):
     """A run, without its data."""
 
@@ -310,6 +324,7 @@ class RunAnswer(Answer):
     probability: float
     confidence: float
     pending: TrialAnswer | None
+    start: StartAnswer | None
     you: Annotated[str, Field(description="The name behind this request.")]
     role: str
 

@@ -219,6 +219,7 @@ function drawNext() {
   const { pending: trial, confirm } = page.run, stale = page.lostSince !== null, card = $("next").closest(".card");
   card.classList.toggle("waiting", Boolean(trial?.waiting));
   card.classList.toggle("out", Boolean(trial?.out));
+  if (!trial && page.run.start) return drawStart(page.run.start, stale, card);
   if (!trial) {
     const done = page.run.status !== "running";
     $("next").replaceChildren(html("p", { class: "state" }, done ? "Nothing is handed out." : page.samples.length ? "None is pending. The plant's program, or N, asks for the next one." : "There is no measurement yet: enter one that is known to be safe (M)."));
@@ -238,6 +239,18 @@ function drawNext() {
     : trial.out
       ? [["measure go", "m", "Enter its measurement", askMeasurement], ["abort no", null, "Abort …", askAbort], ["retry", null, "It was not executed …", askRetry]]
       : [["next", "n", "Take it", take], ["reject no", "r", "Reject", askReject]], stale, halted);
+}
+
+function drawStart(start, stale, card) {
+  const unit = Object.fromEntries(page.run.parameters.map((p) => [p.name, p.unit]));
+  card.classList.toggle("waiting", start.waiting);
+  card.classList.toggle("out", start.out);
+  const state = start.waiting ? (page.role === "operator" ? "The start waits for your approval. It has not been sent to the plant." : "The start waits for an operator's approval.") : start.out ? `The start is out since ${clock(start.started_at)}: waiting for its measurement.` : start.approved_by ? `The start was approved by ${start.approved_by} at ${clock(start.approved_at)}. Not sent to the plant yet.` : "The start. Not sent to the plant yet.";
+  $("next").replaceChildren(
+    html("p", { class: "state" }, state),
+    html("dl", { class: "params" }, Object.entries(start.params).map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, show(value, 5), " ", html("small", {}, unit[name] || ""))))),
+    html("p", { class: "note" }, `Nothing certifies it: whoever set up the run calls these parameters safe. Measurement ${start.number} of ${start.repeats}.`));
+  buttons(start.waiting ? [["approve go", "a", "Approve", () => act("approve", { trial: start.id })]] : [], stale);
 }
 
 function buttons(entries, stale, halted = false) {
