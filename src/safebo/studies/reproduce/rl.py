@@ -96,17 +96,20 @@ def _problem(name: str) -> RLProblem:
     return RLProblem(name)
 
 
-def fingerprint(job: Row) -> str:
-    """Changes with everything that a run depends on: the environment, its policy, the method and the size of the study."""
-    problem = _problem(job["environment"])
-    optimizer = METHODS[job["method"]].build(problem, job["m"], job["seed"])
-    row = replace(problem.row, training=Training(0))
-    parts = [repr(row), repr(optimizer.state.settings), repr([*(job[name] for name in SIZE), seconds(job, problem)])]
-    arrays = (*problem.actor.weights, *problem.actor.biases, problem.actor.low, problem.actor.high)
-    digest = hashlib.sha256("\n".join(parts).encode())
-    for array in arrays:
+def identity(problem: RLProblem) -> str:
+    """Changes with everything that defines a problem: its row of the table and its policy."""
+    digest = hashlib.sha256(repr(replace(problem.row, training=Training(0))).encode())
+    for array in (*problem.actor.weights, *problem.actor.biases, problem.actor.low, problem.actor.high):
         digest.update(array.tobytes())
     return digest.hexdigest()[:12]
+
+
+def fingerprint(job: Row) -> str:
+    """Changes with everything that a run depends on: the problem, the method and the size of the study."""
+    problem = _problem(job["environment"])
+    optimizer = METHODS[job["method"]].build(problem, job["m"], job["seed"])
+    parts = [identity(problem), repr(optimizer.state.settings), repr([*(job[name] for name in SIZE), seconds(job, problem)])]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def seconds(job: Row, problem: RLProblem) -> float:
@@ -197,8 +200,8 @@ def paper() -> dict[str, Any]:
 
 def markdown(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     """The table of docs/benchmarks.md."""
-    columns = ("environment", "method", "improvement", "unsafe experiments", "misjudged", "stopped early")
-    columns += ("seconds: optimizer, simulation", "paper")
+    columns = ["environment", "method", "improvement", "unsafe experiments", "misjudged", "stopped early"]
+    columns += ["seconds: optimizer, simulation", "paper"]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for name, methods in ours.items():
         for method, line in methods.items():
