@@ -133,16 +133,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "half_cheetah",
             "HalfCheetah-v5",
-            Task(
-                dict.fromkeys(_CHEETAH, (-2.0, 2.0)),
-                {"pitch": 1.57, "slow": 0.0, "speed": 1.0},
-                500,
-                20,
-                0.05,
-                0.2,
-                (10, 0.05),
-                8,
-            ),
+            Task(dict.fromkeys(_CHEETAH, (-2.0, 2.0)), {"pitch": 1.57, "speed": 1.0}, 500, 20, 0.05, 0.2, (10, 0.05), 8),
             Training(150_000, (128, 128), settings=_LESS),
             model="half_cheetah.xml",
             edits=tuple(Edit(geom, "size", f"0.066 {half}") for geom, half in _REAR.items()),
@@ -150,7 +141,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "ant",
             "Ant-v5",
-            Task(dict.fromkeys(_ANT, (-2.0, 2.0)), {"up": 0.0, "slow": 0.0, "speed": 1.0}, 200, 30, 0.12, 0.1, (10, 0.05), 5),
+            Task(dict.fromkeys(_ANT, (-2.0, 2.0)), {"up": 0.0, "speed": 1.0}, 200, 30, 0.12, 0.1, (10, 0.05), 5),
             Training(300_000, (128, 128), settings=_LESS),
             options={
                 "include_cfrc_ext_in_observation": False,

@@ -75,11 +75,11 @@ def progress(path: Trajectory, c: Constants) -> tuple[float, bool]:
 
 
 def _running(velocity: Array, standing: Array, path: Trajectory, c: Constants) -> tuple[float, bool]:
-    """q = mean over H steps of (v_t - slow) / speed up to the fall, if any, and -1 for every step from the fall on."""
+    """q = mean over H steps of v_t / speed up to the fall, if any, and -1 for every step from the fall on."""
     fallen = np.flatnonzero(~standing)
     until = int(fallen[0]) if len(fallen) else path.steps
     fell = bool(len(fallen)) or path.ended
-    worth = float((velocity[:until] - c["slow"]).sum()) / c["speed"]
+    worth = float(velocity[:until].sum()) / c["speed"]
     return (worth - (path.horizon - until if fell else 0)) / path.horizon, fell
 
 
