@@ -323,3 +323,12 @@ def test_committed_results_are_full_and_have_the_present_settings(name):
     assert summary["settings"] == json.loads(json.dumps(reproduce.FIGURES[name].settings(False)))
     assert all((RESULTS / name / file).exists() for file in summary["files"])
     assert f"`{name}`" in (RESULTS.parents[1] / "docs" / "reproduce.md").read_text()
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="results are not part of the source distribution")
+def test_the_documented_table_is_the_one_of_the_study():
+    assert (RESULTS / "rl" / "table.md").read_text() in (RESULTS.parents[1] / "docs" / "benchmarks.md").read_text()
+    study = {(row["environment"], row["method"]): row for row in rows(RESULTS / "rl" / "runs.csv")}
+    for (environment, method), row in study.items():
+        job = {"environment": environment, "method": method, "seed": int(row["seed"]), **rl.settings(False)}
+        assert row["fingerprint"] == rl.fingerprint(job)
