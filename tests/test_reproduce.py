@@ -316,7 +316,7 @@ def test_published_numbers_are_complete():
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="results are not part of the source distribution")
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("rl")])  # not complete yet
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("rl")])  # `safebo reproduce rl` continues them
 def test_committed_results_are_full_and_have_the_present_settings(name):
     summary = json.loads((RESULTS / name / "summary.json").read_text())
     assert summary["complete"] and not summary["quick"]
