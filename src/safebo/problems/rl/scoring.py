@@ -2,7 +2,7 @@
 
 Notation
     o_t     observations, t = 0..T, an array (T + 1, k); T < H where the environment ended the episode before the horizon H
-    q       score: near 1 for an episode as good as one can hope for, below 0 for a failure, never below -1
+    q       score: of the order of 1 for a good episode, below 0 for a failure, never below -1
     failed  what the paper calls unsafe: the pole dropped, the goal not reached, backward movement, a crash, a fall
 
 A failure implies q <= FAILED < 0. Where the physics lets it, q also falls towards 0 before the failure happens: then a limit on q
