@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from safebo.exceptions import InvalidValueError, MissingExtraError
 from safebo.norms.scenario import make_query
 from safebo.rkhs import random_function
 from safebo.studies import reproduce
-from safebo.studies.reproduce import figure, locality, norm_ratio, random_functions
+from safebo.studies.reproduce import figure, locality, norm_ratio, random_functions, rl
 
 NAMES = [
     "intro", "random-functions", "norm-ratio", "toy", "rl", "rl-landscapes", "cubes", "furuta", "tightness", "locality",
@@ -28,7 +29,17 @@ KEYS = {
     "figure", "source", "title", "quick", "complete", "headline", "ours", "paper", "notes", "files", "seconds",
     "command", "settings", "version", "commit", "cores", "python",
 }  # fmt: skip
-TEXT = {"method", "stop", "gains", "environment", "axis", "bias", "measured", "unsafe_at"}  # columns that hold no numbers
+TEXT = {
+    "method",
+    "stop",
+    "gains",
+    "environment",
+    "axis",
+    "bias",
+    "measured",
+    "unsafe_at",
+    "fingerprint",
+}  # columns that hold no numbers
 MAY_BE_EMPTY = {"first_near_optimum", "r"}  # never solved; infeasible
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 
@@ -253,6 +264,30 @@ def test_a_quick_figure_never_replaces_a_full_one(tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "scenario-ablation").iterdir()} == before
 
 
+def test_runs_of_another_problem_are_not_reused(tmp_path, monkeypatch):
+    done = []
+
+    def fake(job):
+        done.append((job["method"], job["fingerprint"]))
+        given = {name: job[name] for name in rl.KEY}
+        return {**dict.fromkeys(rl.FIELDS, 1), "stop": "", "measured": "0.4 0.5", "unsafe_at": "", **given}
+
+    monkeypatch.setattr(rl, "run", fake)
+    quick("rl", tmp_path)
+    before = sorted(done)
+    assert [method for method, _ in before] == sorted(rl.METHODS)
+    quick("rl", tmp_path)
+    assert sorted(done) == before  # nothing to do
+    task = replace(rl.ENVIRONMENTS["cart_pole"].task, noise=0.002)
+    monkeypatch.setitem(rl.ENVIRONMENTS, "cart_pole", replace(rl.ENVIRONMENTS["cart_pole"], task=task))
+    rl._problem.cache_clear()
+    done.clear()
+    quick("rl", tmp_path)
+    rl._problem.cache_clear()
+    assert [method for method, _ in sorted(done)] == sorted(rl.METHODS) and not set(done) & set(before)
+    assert {row["fingerprint"] for row in rows(tmp_path / "rl" / "runs.csv")} == {found for _, found in done}
+
+
 # -- parts ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -281,10 +316,19 @@ def test_published_numbers_are_complete():
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="results are not part of the source distribution")
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("rl")])  # not complete yet
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("rl")])  # `safebo reproduce rl` continues them
 def test_committed_results_are_full_and_have_the_present_settings(name):
     summary = json.loads((RESULTS / name / "summary.json").read_text())
     assert summary["complete"] and not summary["quick"]
     assert summary["settings"] == json.loads(json.dumps(reproduce.FIGURES[name].settings(False)))
     assert all((RESULTS / name / file).exists() for file in summary["files"])
     assert f"`{name}`" in (RESULTS.parents[1] / "docs" / "reproduce.md").read_text()
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="results are not part of the source distribution")
+def test_the_documented_table_is_the_one_of_the_study():
+    assert (RESULTS / "rl" / "table.md").read_text() in (RESULTS.parents[1] / "docs" / "benchmarks.md").read_text()
+    study = {(row["environment"], row["method"]): row for row in rows(RESULTS / "rl" / "runs.csv")}
+    for (environment, method), row in study.items():
+        job = {"environment": environment, "method": method, "seed": int(row["seed"]), **rl.settings(False)}
+        assert row["fingerprint"] == rl.fingerprint(job)

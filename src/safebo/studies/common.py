@@ -122,6 +122,15 @@ class Table:
         self.rows.append({name: str(row[name]) for name in self.fields})
         self._known.add(self._key(row))
 
+    def keep(self, wanted: Callable[[Row], bool]) -> int:
+        """Drop all other rows from the table and the file; returns how many."""
+        before = len(self.rows)
+        self.rows = [row for row in self.rows if wanted(row)]
+        self._known = {self._key(row) for row in self.rows}
+        if len(self.rows) < before:
+            self._write(self.rows)
+        return before - len(self.rows)
+
     def sort(self, order: Callable[[Row], Any]) -> None:
         """Rewrite the file in a fixed order, so that the same study gives the same file."""
         self.rows.sort(key=order)

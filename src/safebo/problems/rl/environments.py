@@ -6,8 +6,6 @@ they are compiled, so that masses and inertias follow the new geometry.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
@@ -135,16 +133,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "half_cheetah",
             "HalfCheetah-v5",
-            Task(
-                dict.fromkeys(_CHEETAH, (-1.0, 1.0)),
-                {"pitch": 1.57, "slow": 1.5, "speed": 1.0},
-                500,
-                10,
-                0.035,
-                1.0,
-                (10, 0.05),
-                8,
-            ),
+            Task(dict.fromkeys(_CHEETAH, (-2.0, 2.0)), {"pitch": 1.57, "speed": 1.0}, 500, 20, 0.05, 0.2, (10, 0.05), 8),
             Training(150_000, (128, 128), settings=_LESS),
             model="half_cheetah.xml",
             edits=tuple(Edit(geom, "size", f"0.066 {half}") for geom, half in _REAR.items()),
@@ -152,7 +141,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "ant",
             "Ant-v5",
-            Task(dict.fromkeys(_ANT, (-0.5, 0.5)), {"up": 0.0, "slow": 0.0, "speed": 1.6}, 300, 20, 0.08, 0.3, (10, 0.05), 5),
+            Task(dict.fromkeys(_ANT, (-2.0, 2.0)), {"up": 0.0, "speed": 1.0}, 200, 30, 0.12, 0.1, (10, 0.05), 5),
             Training(300_000, (128, 128), settings=_LESS),
             options={
                 "include_cfrc_ext_in_observation": False,
@@ -180,25 +169,29 @@ def make(name: str, *, changed: bool, **options: Any) -> Any:
     row = environment(name)
     gymnasium = require_gymnasium()
     arguments = {**row.options, **options}
-    if changed:
-        arguments |= row.changed_options
-        if row.edits:
-            arguments["xml_file"] = str(changed_model(row))
-    made = gymnasium.make(row.id, **arguments)
-    if changed:
-        for attribute, value in row.attributes.items():
-            if not hasattr(made.unwrapped, attribute):
-                raise InvalidValueError(f"{row.id} has no attribute {attribute!r}.")
-            setattr(made.unwrapped, attribute, value)
-        if row.changed_options.get("enable_wind"):
-            from safebo.problems.rl.wind import SteadyWind
+    if not changed:
+        return gymnasium.make(row.id, **arguments)
+    arguments |= row.changed_options
+    if row.edits:
+        with tempfile.TemporaryDirectory(prefix="safebo-") as folder:  # only this user can write there; the file is read once
+            path = Path(folder) / row.model
+            path.write_text(changed_model(row))
+            made = gymnasium.make(row.id, xml_file=str(path), **arguments)
+    else:
+        made = gymnasium.make(row.id, **arguments)
+    for attribute, value in row.attributes.items():
+        if not hasattr(made.unwrapped, attribute):
+            raise InvalidValueError(f"{row.id} has no attribute {attribute!r}.")
+        setattr(made.unwrapped, attribute, value)
+    if row.changed_options.get("enable_wind"):
+        from safebo.problems.rl.wind import SteadyWind
 
-            made = SteadyWind(made)
+        made = SteadyWind(made)
     return made
 
 
-def changed_model(row: Environment) -> Path:
-    """Path of the changed MuJoCo model; written once per content to the temporary folder."""
+def changed_model(row: Environment) -> str:
+    """The changed MuJoCo model as XML."""
     from gymnasium.envs import mujoco
 
     tree = ElementTree.parse(Path(mujoco.__file__).parent / "assets" / row.model)
@@ -207,13 +200,7 @@ def changed_model(row: Environment) -> Path:
         if len(geoms) != 1 or edit.attribute not in geoms[0].attrib:
             raise InvalidValueError(f"{row.model} has not exactly one geom {edit.geom!r} with {edit.attribute!r}.")
         geoms[0].set(edit.attribute, edit.value)
-    text = ElementTree.tostring(tree.getroot(), encoding="unicode")
-    path = Path(tempfile.gettempdir()) / f"safebo-{row.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.xml"
-    if not path.exists():
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(text)
-        partial.replace(path)
-    return path
+    return ElementTree.tostring(tree.getroot(), encoding="unicode")
 
 
 def require_gymnasium() -> Any:

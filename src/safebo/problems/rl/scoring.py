@@ -2,7 +2,7 @@
 
 Notation
     o_t     observations, t = 0..T, an array (T + 1, k); T < H where the environment ended the episode before the horizon H
-    q       score: near 1 for an episode as good as one can hope for, below 0 for a failure, never below -1
+    q       score: of the order of 1 for a good episode, below 0 for a failure, never below -1
     failed  what the paper calls unsafe: the pole dropped, the goal not reached, backward movement, a crash, a fall
 
 A failure implies q <= FAILED < 0. Where the physics lets it, q also falls towards 0 before the failure happens: then a limit on q
@@ -75,11 +75,11 @@ def progress(path: Trajectory, c: Constants) -> tuple[float, bool]:
 
 
 def _running(velocity: Array, standing: Array, path: Trajectory, c: Constants) -> tuple[float, bool]:
-    """q = mean over H steps of (v_t - slow) / speed up to the fall, if any, and -1 for every step from the fall on."""
+    """q = mean over H steps of v_t / speed up to the fall, if any, and -1 for every step from the fall on."""
     fallen = np.flatnonzero(~standing)
     until = int(fallen[0]) if len(fallen) else path.steps
     fell = bool(len(fallen)) or path.ended
-    worth = float((velocity[:until] - c["slow"]).sum()) / c["speed"]
+    worth = float(velocity[:until].sum()) / c["speed"]
     return (worth - (path.horizon - until if fell else 0)) / path.horizon, fell
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DPI, COLOURS = 110, 256
+PARTS = (".csv", ".md", ".png")
+"""What a figure's folder holds beside summary.json."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +56,25 @@ class Work:
     ) -> list[Row]:
         """The rows of a CSV, one per job, all values as text: those already in the file are kept, the others computed now.
 
-        Jobs for which `now` is false are left for another call.
+        Jobs for which `now` is false are left for another call. Rows of no job, such as those of earlier settings, are dropped.
         """
         table = Table(self.folder / name, fields, key)
+        order = {tuple(str(job[k]) for k in key): i for i, job in enumerate(jobs)}
+        if dropped := table.keep(lambda row: tuple(row[k] for k in key) in order):
+            print(f"{self.folder / name}: {dropped} rows of other settings are dropped", file=sys.stderr)
         for row in parallel(work, [job for job in jobs if job not in table and now(job)], self.jobs, self.folder.name):
             table.add(row)
-        order = {tuple(str(job[k]) for k in key): i for i, job in enumerate(jobs)}
         table.sort(lambda row: order[tuple(str(row[k]) for k in key)])
         return table.rows
 
     def csv(self, name: str, columns: dict[str, Any]) -> None:
         """Columns as a CSV of the folder."""
         write_csv(self.folder / name, columns)
+
+    def text(self, name: str, text: str) -> None:
+        """A text file of the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(text)
 
     def picture(self, name: str, figure: Any) -> None:
         """A figure as a PNG of the folder."""
@@ -109,7 +119,7 @@ def produce(figure: Figure, folder: Path, *, quick: bool, jobs: int, only: tuple
         "ours": outcome.ours,
         "paper": outcome.paper,
         "notes": list(outcome.notes),
-        "files": sorted(path.name for path in folder.iterdir() if path.suffix in (".png", ".csv")),
+        "files": sorted(path.name for path in folder.iterdir() if path.suffix in PARTS),
         "seconds": round(time.perf_counter() - start, 2),
         **provenance(**settings),
     }
@@ -129,8 +139,9 @@ def _claim(folder: Path, quick: bool, settings: dict[str, Any]) -> None:
         raise InvalidValueError(
             f"{folder} holds a {'' if quick else 'full '}result with other settings: choose another --out, or remove it first."
         )
-    for old in (*folder.glob("*.csv"), *folder.glob("*.png")):
-        old.unlink()
+    for old in folder.iterdir():
+        if old.suffix in PARTS:
+            old.unlink()
 
 
 def published(name: str) -> list[dict[str, float | str]]:

@@ -7,10 +7,14 @@ value of the bias that a run recommends, `best()`, is compared with the value at
 
 from __future__ import annotations
 
+import hashlib
+import math
 import statistics
+import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +24,7 @@ from safebo.domain import LocalCubes
 from safebo.exceptions import SafeboWarning
 from safebo.norms import Scenario
 from safebo.optimizer import SafeOptimizer
-from safebo.problems.rl.environments import ENVIRONMENTS, require_gymnasium
+from safebo.problems.rl.environments import ENVIRONMENTS, Training, require_gymnasium
 from safebo.problems.rl.problem import RLProblem
 from safebo.report import legend, new_figure
 from safebo.report.style import BLUE, GREEN, LINES, ORANGE, VERMILLION
@@ -29,9 +33,11 @@ from safebo.studies.reproduce.figure import Figure, Outcome, Work, plain_axes, p
 
 TITLES = {name: f"{name.replace('_', ' ').capitalize()} ({len(row.task.biases)}-D)" for name, row in ENVIRONMENTS.items()}
 FIELDS = (
-    "environment", "method", "seed", "experiments", "unsafe", "misjudged", "stop", "initial_value", "best_value", "improvement",
-    "optimizer_seconds", "simulation_seconds", "measured", "unsafe_at",
+    "environment", "method", "seed", "fingerprint", "experiments", "unsafe", "misjudged", "stop", "initial_value", "best_value",
+    "improvement", "optimizer_seconds", "simulation_seconds", "measured", "unsafe_at",
 )  # fmt: skip
+KEY = ("environment", "method", "seed", "fingerprint")
+OUT_OF_TIME = "time"
 NEAR = 6.0  # an experiment that measures more than this many noise standard deviations above 0 is safe without a closer look
 
 
@@ -69,6 +75,7 @@ def _safeopt(norm: float) -> Callable[..., SafeOptimizer]:
     return build
 
 
+SIZE = ("experiments", "m", "reference")
 METHODS = {
     "algorithm-4": Method("Algorithm 4", BLUE, "-", _algorithm_4),
     "default": Method("SafeOptimizer, defaults", GREEN, "--", _default),
@@ -80,8 +87,35 @@ METHODS = {
 def settings(quick: bool) -> dict[str, Any]:
     """Size of the study; everything about the environments is in their table."""
     if quick:
-        return {"environments": ["cart_pole"], "seeds": 1, "experiments": 6, "m": 100, "reference": 3}
-    return {"environments": list(ENVIRONMENTS), "seeds": 5, "experiments": 50, "m": 1000, "reference": 50}
+        return {"environments": ["cart_pole"], "seeds": 1, "experiments": 6, "m": 100, "reference": 3, "seconds": 60.0}
+    return {"environments": list(ENVIRONMENTS), "seeds": 5, "experiments": 50, "m": 1000, "reference": 50, "seconds": 120.0}
+
+
+@lru_cache
+def _problem(name: str) -> RLProblem:
+    return RLProblem(name)
+
+
+def identity(problem: RLProblem) -> str:
+    """Changes with everything that defines a problem: its row of the table and its policy."""
+    digest = hashlib.sha256(repr(replace(problem.row, training=Training(0))).encode())
+    for array in (*problem.actor.weights, *problem.actor.biases, problem.actor.low, problem.actor.high):
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:12]
+
+
+def fingerprint(job: Row) -> str:
+    """Changes with everything that a run depends on: the problem, the method and the size of the study."""
+    problem = _problem(job["environment"])
+    optimizer = METHODS[job["method"]].build(problem, job["m"], job["seed"])
+    parts = [identity(problem), repr(optimizer.state.settings), repr([*(job[name] for name in SIZE), seconds(job, problem)])]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def seconds(job: Row, problem: RLProblem) -> float:
+    """Processor time after which a run ends: in more than two dimensions, and for Algorithm 4 on its large grids in two."""
+    limited = problem.domain.dim > (1 if job["method"] == "algorithm-4" else 2)
+    return float(job["seconds"]) if limited else math.inf
 
 
 def run(job: Row) -> Row:
@@ -90,6 +124,7 @@ def run(job: Row) -> Row:
     plant = problem.plant(job["seed"])
     slack, episodes = 3.0 * problem.noise, job["reference"]
     timed = Stopwatch("optimizer", "simulation")
+    end = time.process_time() + seconds(job, problem)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SafeboWarning)
@@ -98,22 +133,26 @@ def run(job: Row) -> Row:
         points: list[dict[str, float]] = []
         misjudged = 0
         timed("optimizer", optimizer.tell, problem.initial, measured[0])
-        while len(points) < job["experiments"] and (trial := timed("optimizer", optimizer.ask)) is not None:
+        while len(points) < job["experiments"] and time.process_time() < end:
+            trial = timed("optimizer", optimizer.ask)
+            if trial is None:
+                break
             points.append(trial.params)
             measured.append(timed("simulation", plant, trial.params))
             timed("optimizer", optimizer.tell, trial, measured[-1])
             misjudged += not trial.lower - slack <= measured[-1] <= trial.upper + slack
-        stop = optimizer.stop_reason if len(points) < job["experiments"] else None
+        reason = optimizer.stop_reason
         best = problem.value(optimizer.best().params, episodes)
+    stop = "" if len(points) == job["experiments"] else OUT_OF_TIME if reason is None else reason.value
     near = [i + 1 for i, y in enumerate(measured[1:]) if y < NEAR * problem.noise]
     unsafe = [i for i in near if problem.is_unsafe(points[i - 1], episodes)]
     initial = problem.value(problem.initial, episodes)
     return {
-        **{name: job[name] for name in ("environment", "method", "seed")},
+        **{name: job[name] for name in KEY},
         "experiments": len(points),
         "unsafe": len(unsafe),
         "misjudged": misjudged,
-        "stop": "" if stop is None else stop.value,
+        "stop": stop,
         "initial_value": round(initial, 5),
         "best_value": round(best, 5),
         "improvement": round(best - initial, 5),
@@ -133,7 +172,8 @@ def summarise(rows: list[Row], noise: float) -> Row:
         "unsafe_experiments": sum(int(row["unsafe"]) for row in rows),
         "misjudged": sum(int(row["misjudged"]) for row in rows),
         "experiments": sum(int(row["experiments"]) for row in rows),
-        "stopped_early": sum(bool(row["stop"]) for row in rows),
+        "stopped_early": sum(row["stop"] not in ("", OUT_OF_TIME) for row in rows),
+        "out_of_time": sum(row["stop"] == OUT_OF_TIME for row in rows),
         "initial_value": float(rows[0]["initial_value"]),
         "improvement_median": statistics.median(gain),
         "improvement_smallest": min(gain),
@@ -157,6 +197,29 @@ def paper() -> dict[str, Any]:
             line = {"first": curve[0], "last": curve[-1], "last_iteration": int(last), "unsafe_experiments": unsafe}
             found.setdefault(environment, {})[method] = line
     return found
+
+
+def markdown(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """The table of docs/benchmarks.md."""
+    columns = ["environment", "method", "improvement", "unsafe experiments", "misjudged", "stopped early"]
+    columns += ["seconds: optimizer, simulation", "paper"]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for name, methods in ours.items():
+        for method, line in methods.items():
+            curve = theirs.get(name, {}).get(method)
+            out = f"; {line['out_of_time']} out of time" if line["out_of_time"] else ""
+            cells = (
+                f"{name.replace('_', ' ')} ({line['initial_value']:.2f} at b = 0)",
+                METHODS[method].label,
+                f"{line['improvement_median']:.2f} ({line['improvement_smallest']:.2f})",
+                f"{line['unsafe_experiments']} of {line['experiments']}, in {line['unsafe_runs']} of {line['runs']} runs",
+                f"{line['misjudged']}",
+                f"{line['stopped_early']}{out}",
+                f"{line['optimizer_seconds']:.1f}, {line['simulation_seconds']:.1f}",
+                "" if curve is None else f"{curve['first']:.2f} to {curve['last']:.2f}, {curve['unsafe_experiments']}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def best_so_far(row: Row) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -189,14 +252,15 @@ def make(work: Work) -> Outcome:
     """The study, its figure and its table."""
     s = work.settings
     wanted = [name for name in s["environments"] if not work.only or name in work.only]
-    size = {name: s[name] for name in ("experiments", "m", "reference")}
-    jobs = [
+    size = {name: s[name] for name in (*SIZE, "seconds")}
+    jobs: list[Row] = [
         {"environment": name, "method": method, "seed": seed, **size}
         for name in s["environments"]
-        for method in METHODS
+        for method in sorted(METHODS, key=lambda method: method == "algorithm-4")  # by far the slowest comes last
         for seed in range(s["seeds"])
     ]
-    rows = work.rows("runs.csv", FIELDS, ("environment", "method", "seed"), run, jobs, lambda job: job["environment"] in wanted)
+    jobs = [{**job, "fingerprint": fingerprint(job)} for job in jobs]
+    rows = work.rows("runs.csv", FIELDS, KEY, run, jobs, lambda job: job["environment"] in wanted)
     done = [name for name in s["environments"] if any(row["environment"] == name for row in rows)]
     figure = new_figure(11.0, 6.6 if len(done) > 3 else 3.8)
     panels = np.atleast_1d(figure.subplots(-(-len(done) // 3), min(3, len(done)), squeeze=False)).ravel()
@@ -213,6 +277,7 @@ def make(work: Work) -> Outcome:
     work.picture("rl.png", figure)
     lines = [{"environment": n, "method": m, **line} for n, methods in ours.items() for m, line in methods.items()]
     work.csv("table.csv", {column: [line[column] for line in lines] for column in lines[0]})
+    work.text("table.md", markdown(ours, paper()))
     default = [methods["default"] for methods in ours.values() if "default" in methods]
     headline = (
         f"{len(done)} environments; defaults: {sum(d['unsafe_experiments'] for d in default)} unsafe experiments, "
