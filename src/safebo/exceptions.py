@@ -76,6 +76,10 @@ class OvertakenError(ConflictError):
     """Another process wrote to the run first. Nothing was stored: read the run again and decide anew."""
 
 
+class DrivenError(ConflictError):
+    """Another process is sending the run's experiments to the plant at this moment."""
+
+
 class PendingTrialError(ConflictError):
     """A trial was handed out and nothing was told about it. Only a person knows whether it was executed."""
 

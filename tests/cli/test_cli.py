@@ -387,9 +387,11 @@ def test_earlier_measurements(folder):
     assert folder.ran() == []
     assert "bad.csv:3" in folder("import", "small", "bad.csv", code=Code.INPUT).stderr
     assert folder.json("status", "small")["measurements"] == 2
-    found = folder.json("import", "small", "old.csv")
+    assert "2 of the 2 measurements" in folder("import", "small", "old.csv", code=Code.INPUT).stderr
+    assert folder.json("status", "small")["measurements"] == 2
+    found = folder.json("import", "small", "old.csv", "--again")
     assert (found["imported"], found["outside"], found["run"]["status"]) == (2, 1, "finished")
-    assert "imported 2" in folder("import", "small", "old.csv").stdout
+    assert "imported 2" in folder("import", "small", "old.csv", "--again").stdout
 
 
 def test_runs_for_clients_that_poll(folder):

@@ -88,7 +88,7 @@ def test_a_stop_from_another_process(folder):
     folder("stop", "small", "--reason", "smoke", "--who", "bert")
     code, out, _ = process.end()
     assert time.monotonic() - before < 10.0
-    assert code == Code.ABORTED
+    assert code == Code.HALTED
     content = json.loads(out)
     assert (content["run"]["status"], content["run"]["aborts"], content["run"]["pending"]) == ("stopped", 1, None)
     assert "bert" in content["text"]
@@ -97,7 +97,13 @@ def test_a_stop_from_another_process(folder):
 
 def test_two_runners_send_nothing_twice(folder):
     process = Process(folder, "run", "small.toml", hang=2, begun=2)
-    assert "Handed out" in folder("resume", "small", code=Code.PERSON).stderr
+    for decision in ((), ("--retry",), ("--abandon", "nobody knows")):
+        assert "is being driven by process" in folder("resume", "small", *decision, code=Code.PERSON).stderr
+    assert (
+        "at the plant at this moment"
+        in folder("tell", "small", "--objective", 0.3, "--limit", "heat=0.1", code=Code.PERSON).stderr
+    )
+    assert folder.json("status", "small")["driven_by"].startswith("process ")
     assert len(folder.ran()) == 2
     process.end(signal.SIGINT)
 

@@ -12,6 +12,7 @@ import pytest
 from safebo import Box, Constraint, Fixed, SafeOptimizer
 from safebo.exceptions import ConflictError, NeverConnectedError, StorageError
 from safebo.runs import CallablePlant, Campaign, RunConfig, Store, Watchdog
+from safebo.runs.driving import driver
 from safebo.runs.operate import End, operate, uninterrupted
 from safebo.runs.starts import approve_start, next_start, send_start
 
@@ -417,7 +418,7 @@ def test_a_stop_from_elsewhere_stops_the_plant(store, tmp_path, obeys):
     rig = Rig()
     plant = Watchdog(CallablePlant(run, emergency_stop=stopped.set), timeout=20.0)
     result = operate(made, plant, Someone())
-    assert (result.end, len(rig.ran), made.ledger.status) == (End.ABORTED, 2, "stopped")
+    assert (result.end, len(rig.ran), made.ledger.status) == (End.STOPPED, 2, "stopped")
     assert made.ledger.state.step == 1  # whatever a stopped experiment returns is not a measurement
     reason = made.ledger.state.aborts[0].reason
     assert "bert" in reason
@@ -470,3 +471,72 @@ def test_without_a_plant_experiments_are_handed_out(store):
     assert made.ledger.pending.out
     made.tell(made.ledger.pending.trial.id, 0.6)
     assert made.ledger.experiments == 1
+
+
+def test_nothing_runs_after_a_stop_during_the_reset(store):
+    rig, run = Rig(), campaign(store, experiments=3)
+    operate(run, rig.plant(), Someone())  # the start and three experiments
+    run.configure(experiments=9)
+    before, other = len(rig.ran), Campaign.open(store, run.name)
+
+    def reset():
+        other.stop("smoke")
+        time.sleep(0.3)
+
+    rig.reset = reset
+    result = operate(run, Watchdog(CallablePlant(rig.run, reset=reset, emergency_stop=rig.stop), timeout=10.0), Someone())
+    assert result.end is End.STOPPED and len(rig.ran) == before and rig.stops >= 1
+    assert run.ledger.pending is None and len(run.ledger.aborts) == 1
+
+
+@pytest.mark.parametrize("answer", [{"objective": 0.7}, {"objective": 0.7, "constraints": {"heat": 0.1, "hiss": 1.0}}])
+def test_an_answer_with_other_limits_is_shown_and_aborts(store, answer):
+    opt = optimizer(constraints={"heat": Constraint(upper=1.0)})
+    rig, run = Rig(lambda number: answer if number > 1 else {"objective": 0.5, "constraints": {"heat": 0.1}}), None
+    run = campaign(store, opt=opt)
+    result = operate(run, rig.plant(), Someone())
+    assert result.end is End.ABORTED and "0.7" in result.text and ("lacks" in result.text or "hiss" in result.text)
+    assert rig.stops == 1 and run.ledger.status == "paused" and len(run.ledger.aborts) == 1
+
+
+def test_one_runner_per_run(store):
+    rig, run, other = Rig(), campaign(store, experiments=1), Campaign.open(store, "run")
+    errors = []
+
+    def measure(params):
+        pending = other.ledger.pending
+        with pytest.raises(ConflictError, match="being driven by process"):
+            operate(other, Rig().plant(), Someone())
+        if pending is not None:
+            for work in (
+                lambda: other.tell(pending.trial.id, 0.1),
+                lambda: other.retry(pending.trial.id),
+                lambda: other.abandon(pending.trial.id, "nobody knows"),
+            ):
+                with pytest.raises(ConflictError, match="at the plant at this moment"):
+                    work()
+                errors.append(work)
+        return rig.run(params)
+
+    plant = Watchdog(CallablePlant(measure), timeout=60.0)
+    assert operate(run, plant, Someone()).end is End.DONE
+    assert len(rig.ran) == 2 and len(errors) == 3 and driver(store, run.name) == ""
+    assert run.ledger.experiments == 1 and not run.ledger.aborts
+
+
+def test_an_unsafe_start_is_in_the_record(store):
+    run = campaign(store)
+    assert operate(run, Rig(-0.5).plant(), Someone()).end is End.VIOLATION
+    assert "-0.5" in run.ledger.aborts[0][3] and run.ledger.status == "stopped"
+
+
+def test_an_interrupt_between_experiments_stops_the_plant(store):
+    rig, run = Rig(), campaign(store)
+
+    class Impatient(Someone):
+        def measured(self, step, result, ledger):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        operate(run, rig.plant(), Impatient())
+    assert rig.stops == 1 and len(rig.ran) == 1

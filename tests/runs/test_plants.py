@@ -594,3 +594,33 @@ def test_limits_are_told_with_the_objective():
     with pytest.raises(InvalidValueError, match=r"missing \['heat'\]"):
         drive(opt, CallablePlant(f), 1)
     assert opt.state.step == 3
+
+
+def test_a_stop_during_a_reset_outlasts_it():
+    log, reached, go_on = [], threading.Event(), threading.Event()
+
+    def reset():
+        reached.set()
+        go_on.wait(10.0)
+        log.append("reset ends")
+
+    plant = Watchdog(
+        CallablePlant(lambda params: log.append("run") or 1.0, reset=reset, emergency_stop=lambda: log.append("stop")),
+        timeout=20.0,
+    )
+
+    def work():
+        with pytest.raises(ExperimentAborted) as error:
+            plant.reset()
+        log.append(error.value.reason)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    reached.wait(10.0)
+    plant.emergency_stop()
+    go_on.set()
+    worker.join(20.0)
+    assert log[:3] == ["stop", "reset ends", "stop"] and "stopped while it was being reset" in log[3]
+    with pytest.raises(ExperimentAborted, match="not reset"):
+        plant.run({})
+    assert "run" not in log

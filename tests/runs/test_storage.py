@@ -487,3 +487,21 @@ def test_sqlite_syncs_every_commit(tmp_path):
 def test_events_are_plain_json(store, database_url):
     store.create("r", [Event("created", {"x": [0.1, 1e-300, 5e-324, -0.0]})])
     assert json.loads(execute(database_url, "SELECT body FROM safebo_events")[0][0]) == {"x": [0.1, 1e-300, 5e-324, -0.0]}
+
+
+@pytest.mark.parametrize("harm", ["delete", "replace", "wal"])
+def test_a_file_that_is_taken_away_is_noticed(tmp_path, harm):
+    path = tmp_path / "runs.db"
+    with Store.open(path) as store:
+        store.create("a", [Event("created", {"n": 1})])
+        if harm == "delete":
+            for part in tmp_path.iterdir():
+                part.unlink()
+        elif harm == "replace":
+            copy = tmp_path / "copy.db"
+            copy.write_bytes(path.read_bytes())
+            copy.replace(path)
+        else:
+            (tmp_path / "runs.db-wal").unlink()
+        with pytest.raises(StorageError, match=r"deleted or replaced while it was in use|unknown"):
+            store.append("a", 1, [Event("paused", {})])

@@ -43,7 +43,7 @@ MEANING = {
     Code.INPUT: "wrong input: the message names the value, and the line of the file",
     Code.NOTHING_LEFT: "no certified experiment is left, though the search has not converged",
     Code.VIOLATION: "a measurement outside a limit stopped the run",
-    Code.PERSON: "a person has to decide: approve, tell, retry or abandon an experiment",
+    Code.PERSON: "a person has to decide: approve, tell, retry or abandon an experiment; or another process drives the run",
     Code.ABORTED: "an experiment was aborted, or the plant could not be reached",
     Code.HALTED: "the run is paused or stopped",
     Code.INTERRUPTED: "interrupted (Ctrl-C or a request to terminate); the plant was stopped",
@@ -67,7 +67,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        from safebo.exceptions import PendingTrialError, PlantError, SafeboError, SafeboWarning, StorageError
+        from safebo.exceptions import DrivenError, PendingTrialError, PlantError, SafeboError, SafeboWarning, StorageError
 
         try:
             with warnings.catch_warnings():
@@ -76,7 +76,7 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             fail(ctx, "interrupted.", Code.INTERRUPTED)
-        except PendingTrialError as error:
+        except (DrivenError, PendingTrialError) as error:
             fail(ctx, error, Code.PERSON)
         except PlantError as error:
             fail(ctx, error, Code.INPUT if isinstance(error, ValueError) else Code.ABORTED)

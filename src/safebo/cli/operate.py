@@ -98,10 +98,11 @@ def resume(
     """
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError, StopReason
+    from safebo.runs.driving import driving
 
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
-    with opened(run, db) as (_, campaign):
+    with opened(run, db) as (_, campaign), driving(campaign):
         _follow_file(campaign, run, who)
         plant = _plant(campaign.ledger.config.plant)
         if not _settle(campaign, retry, abandon, who, asks=at_terminal() and not as_json):
@@ -174,7 +175,8 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
             if left is None or not left.out
             else f" Trial {left.trial.id} was handed out: `safebo resume` asks what became of it."
         )
-        _finish(campaign, Code.INTERRUPTED, "interrupted", f"Interrupted; the plant was stopped.{out}", 0, as_json)
+        said = "Interrupted." if plant is None else "Interrupted; the plant was stopped."
+        _finish(campaign, Code.INTERRUPTED, "interrupted", f"{said}{out}", 0, as_json)
     finally:
         if driven is not None:
             with contextlib.suppress(Exception):

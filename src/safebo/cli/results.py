@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 def summary(ledger: Ledger) -> dict[str, Any]:
     """A run in plain values."""
+    from safebo.runs.starts import next_start
+
     state, pending = ledger.state, ledger.pending
     names = [o.name for o in state.outputs]
     inside = state.inside()
@@ -53,6 +56,15 @@ def summary(ledger: Ledger) -> dict[str, Any]:
             "approved_at": pending.approved[1] if pending.approved else None,
             "handed_out": pending.started_at if pending.out else None,
         },
+        "start": None
+        if pending is not None or (start := next_start(ledger)) is None
+        else {
+            "params": start.params,
+            "number": start.number,
+            "approved_by": start.approved[0] if start.approved else None,
+            "approved_at": start.approved[1] if start.approved else None,
+            "handed_out": start.sent_at if start.out else None,
+        },
     }
 
 
@@ -60,10 +72,11 @@ def summary(ledger: Ledger) -> dict[str, Any]:
 def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     """Where a run stands: experiments, violations, the pending experiment, the best measurement so far."""
     from safebo.cli.terminal import quantities
+    from safebo.runs.driving import driver
 
-    with opened(run, db) as (_, campaign):
-        ledger = campaign.ledger
-    content = summary(ledger)
+    with opened(run, db) as (store, campaign):
+        ledger, by = campaign.ledger, driver(store, campaign.name)
+    content = {**summary(ledger), "driven_by": by or None}
     if as_json:
         emit(content)
         return
@@ -77,9 +90,22 @@ def status(run: Run, db: Database = None, as_json: Json = False) -> None:
         out.print(f"best measured: {quantities(best['values'], units)} at {quantities(best['params'], units)}", markup=False)
     pending = content["pending"]
     if pending:
-        state = f"handed out {pending['handed_out']}" if pending["handed_out"] else "not handed out"
-        approved = f", approved by {pending['approved_by']} {pending['approved_at']}" if pending["approved_by"] else ""
-        out.print(f"pending: {pending['trial']}, {quantities(pending['params'], units)}, {state}{approved}", markup=False)
+        out.print(f"pending: {pending['trial']}, {quantities(pending['params'], units)}, {_state(pending, ledger)}", markup=False)
+    start = content["start"]
+    if start:
+        again = f", measurement {start['number']}" if start["number"] > 1 else ""
+        out.print(f"start: {quantities(start['params'], units)}{again}, {_state(start, ledger)}", markup=False)
+    if by:
+        out.print(f"driven by {by}", markup=False)
+
+
+def _state(content: dict[str, Any], ledger: Ledger) -> str:
+    """Where an experiment stands that has no measurement yet."""
+    approved = f"approved by {content['approved_by']} {content['approved_at']}" if content["approved_by"] else ""
+    if content["handed_out"]:
+        return f"handed out {content['handed_out']}" + (f", {approved}" if approved else "")
+    waits = f"waits for an approval: `safebo approve {ledger.name}`"
+    return approved or (waits if ledger.config.confirm else "not handed out yet")
 
 
 @app.command("list", rich_help_panel=LOOK)
@@ -177,15 +203,23 @@ def import_measurements(
     run: Run,
     file: Annotated[Path, typer.Argument(help="CSV with a column per parameter and output, or JSON; see docs/command-line.md.")],
     db: Database = None,
+    again: Annotated[bool, typer.Option("--again", help="Also measurements that the run has already, as repetitions.")] = False,
     who: Who = "",
     as_json: Json = False,
 ) -> None:
     """Add earlier measurements to a run: all of a file, or, if one of them is wrong, none."""
+    from safebo.exceptions import InvalidValueError
     from safebo.runs import transfer
 
     with opened(run, db) as (_, campaign):
         rows = transfer.read_measurements(file, campaign.ledger.state.settings)
         before = len(campaign.ledger.violations)
+        copies = transfer.known(rows, campaign.ledger.state)
+        if copies and not again:
+            raise InvalidValueError(
+                f"{copies} of the {len(rows)} measurements of {file} are in run {campaign.name!r} already, to the last digit. "
+                "Told twice they would count as repetitions and make it too certain. Nothing was stored; --again if they are."
+            )
         if rows:
             campaign.tell_many(rows, who=who)
         ledger = campaign.ledger
@@ -249,7 +283,7 @@ def report(
     from safebo.runs import Follower, Store
 
     where, name = locate(run, db)
-    path = out or Path(f"{name}.html")
+    path = out or Path(re.sub(r"[^\w. -]", "_", name).lstrip(". -") + ".html")  # a name made over HTTP is no path
     with Store.open(where, create=False) as store:
         follower = Follower(store, name)
         ledger, events, optimizer = follower.ledger, store.events(name), follower.optimizer()

@@ -85,7 +85,7 @@ class Terminal:
             self._progress.update(self._task, description=text[:60])
         elif text != self._said and not text.startswith(("looking", "experiment ")):
             self.err.print(text, markup=False)
-        self._said = text
+            self._said = text
 
     def measured(self, step: Step, result: Measurement, ledger: Ledger) -> None:
         """One line per experiment."""

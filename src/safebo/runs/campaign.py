@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from safebo.exceptions import ConflictError, InvalidValueError, StopReason
+from safebo.exceptions import ConflictError, DrivenError, InvalidValueError, StopReason
 from safebo.journal import not_stored
 from safebo.optimizer import Params, SafeOptimizer, Trial
+from safebo.runs.driving import driver
 from safebo.runs.ledger import Ledger, Pending, RunConfig, pending_error, trial_entry, violations_of
 from safebo.runs.storage import Event, Request, Store
 from safebo.state import Abort, NormRecord, Sample, State
@@ -78,6 +79,7 @@ class Campaign:
         self._optimizer = optimizer
         self._direct = direct  # the optimizer is in a user's hands: what it asks for is handed out
         self._mine: str | None = None  # the trial that this object handed out
+        self.drives = False  # whether this object sends experiments to a plant, see `runs.driving`
         self._who = user()
         self._request: Request | None = None
         if optimizer is not None:
@@ -194,10 +196,19 @@ class Campaign:
                 raise pending_error(self._ledger)
             self._ledger.require_running()
             if pending is None:
+                self._started_well()
                 self.optimizer.ask()
             return self._ledger.pending
 
         return self._act(who, work)
+
+    def _started_well(self) -> None:
+        """No trial before the parameters to start with are measured."""
+        from safebo.runs.starts import next_start
+
+        if (start := next_start(self._ledger)) is not None:
+            what = "is at the plant" if start.out else "was not measured yet"
+            raise ConflictError(f"The start {start.params} of run {self.name!r} {what}: trials come after it.")
 
     def approve(self, trial: str, *, who: str = "") -> None:
         """An operator's consent to the pending trial."""
@@ -247,6 +258,7 @@ class Campaign:
             if self._ledger.halted is not None or self._ledger.complete:
                 return None
             if pending is None:
+                self._started_well()
                 self.optimizer.ask()
                 pending = self._ledger.pending
             if pending is None or (self._ledger.config.confirm and pending.approved is None):
@@ -259,7 +271,12 @@ class Campaign:
 
     def retry(self, trial: str, *, who: str = "") -> None:
         """The pending trial was handed out but certainly not executed: it may be started (and approved) once more."""
-        self._act(who, lambda: self._append(Event("retried", {"trial": trial})))
+
+        def work() -> None:
+            self._not_at_the_plant(trial)
+            self._append(Event("retried", {"trial": trial}))
+
+        self._act(who, work)
 
     def tell(
         self,
@@ -277,7 +294,7 @@ class Campaign:
         """
 
         def work() -> Receipt:
-            known = self._ledger.require(what).trial if isinstance(what, str) else what
+            known = self._not_at_the_plant(what).trial if isinstance(what, str) else what
             self.optimizer.tell(known, objective, constraints, context=context)
             return self._receipt()
 
@@ -299,7 +316,7 @@ class Campaign:
         """An experiment that failed or was stopped, named by its trial's id or its parameters: others keep away from it."""
 
         def work() -> Receipt:
-            known = self._ledger.require(what).trial if isinstance(what, str) else what
+            known = self._not_at_the_plant(what).trial if isinstance(what, str) else what
             self.optimizer.tell(known, status="aborted", reason=_text(reason, "reason"))
             return self._receipt()
 
@@ -330,6 +347,16 @@ class Campaign:
             self._append(Event("configured", {"changes": {name: entry[name] for name in changes}}))
 
         self._act(who, work)
+
+    def _not_at_the_plant(self, trial: str) -> Pending:
+        """The pending trial, of which no other process says at this moment that it is running it."""
+        pending = self._ledger.require(trial)
+        if pending.out and not self.drives and (who := driver(self.store, self.name)):
+            raise DrivenError(
+                f"Trial {trial} of run {self.name!r} is at the plant at this moment, sent by {who}: it will tell what became of "
+                "it. Stop that process first if it hangs."
+            )
+        return pending
 
     # -- how ------------------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ def read(path: str | Path) -> Config:
     """The run that a file describes, or `ConfigError` with everything that is wrong in it."""
     file = Path(path)
     try:
-        source = file.read_text(encoding="utf-8")
+        source = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), [(1, f"not a text file in UTF-8: {error}.")]) from None
     return parse(source, str(path), folder=file.resolve().parent)

@@ -231,6 +231,8 @@ def _asked(ledger: Ledger, event: Event) -> Ledger:
 
 def _approved(ledger: Ledger, event: Event) -> Ledger:
     pending = ledger.require(event.body["trial"])
+    if pending.out:
+        raise ConflictError(f"Trial {pending.trial.id} was handed to the plant already: an approval comes before that.")
     if pending.approved is not None:
         raise ConflictError(f"Trial {pending.trial.id} was approved by {pending.approved[0] or 'somebody'} already.")
     return replace(ledger, pending=replace(pending, approved=(event.who, event.at)), approvals=ledger.approvals + 1)

@@ -23,6 +23,7 @@ from safebo.exceptions import (
     ExperimentAborted,
     NeverConnectedError,
     NoInitialSampleError,
+    OvertakenError,
     PlantError,
     SafeboError,
     StopReason,
@@ -30,6 +31,7 @@ from safebo.exceptions import (
     UnsafeInitialSampleError,
 )
 from safebo.runs.campaign import Campaign
+from safebo.runs.driving import driving
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.measurement import Measurement, measurement
 from safebo.runs.plants import Plant
@@ -106,7 +108,14 @@ def operate(
     plant     None: what is asked for is only handed out, and a person or a client tells the measurement
     retries   how often a plant that was never reached is tried again; nothing that was sent is ever sent again
     """
-    return _Runner(campaign, plant, watcher, who, retries, retry_wait).loop()
+    runner = _Runner(campaign, plant, watcher, who, retries, retry_wait)
+    with driving(campaign):
+        try:
+            return runner.loop()
+        except (KeyboardInterrupt, SystemExit):  # between two experiments as well: a plant may hold its last state
+            if plant is not None:
+                plant.emergency_stop()
+            raise
 
 
 @dataclass
@@ -212,21 +221,20 @@ class _Runner:
             except ExperimentAborted as error:
                 if isinstance(error.__cause__, NeverConnectedError):
                     return self.not_sent(step, error)
-                return self.aborted(step, f"stopped by {stopped[0]}. {error.reason}" if stopped else error.reason)
+                return self.aborted(step, f"stopped by {stopped[0]}. {error.reason}" if stopped else error.reason, bool(stopped))
             except Exception as error:  # of a plant without a watchdog
                 self.plant.emergency_stop()
                 return self.aborted(step, f"{type(error).__name__}: {error}")
-            except BaseException:  # an interrupt: what became of the experiment is for a person to say
-                self.plant.emergency_stop()
-                raise
         if stopped:  # it may have been cut short: its measurement says nothing
-            return self.aborted(step, f"stopped by {stopped[0]} during the experiment")
+            return self.aborted(step, f"stopped by {stopped[0]} during the experiment", True)
         return self.store(step, result)
 
     def measure(self, plant: Plant, step: Step) -> Measurement:
         for attempt in range(self.retries + 1):
             try:
                 plant.reset()
+                if self.campaign.ledger.halted is not None:  # nothing is sent after a stop
+                    raise ExperimentAborted("The run was paused or stopped while the plant was being reset. Nothing was run.")
                 break
             except ExperimentAborted as error:
                 if not isinstance(error.__cause__, NeverConnectedError) or attempt == self.retries:
@@ -235,7 +243,21 @@ class _Runner:
                 time.sleep(self.retry_wait)
                 if self.campaign.ledger.halted is not None:
                     raise
-        return measurement(plant.run(step.params))
+        result = measurement(plant.run(step.params))
+        wanted, found = {o.name for o in self.campaign.ledger.state.outputs[1:]}, set(result.constraints)
+        if wanted != found:
+            failed = ""
+            try:
+                plant.emergency_stop()
+            except PlantError as error:
+                failed = f" {error}"
+            lacks, surplus = sorted(wanted - found), sorted(found - wanted)
+            what = " and ".join(f"{verb} {names}" for verb, names in (("lacks", lacks), ("has unknown", surplus)) if names)
+            raise ExperimentAborted(
+                f"The plant's answer {what}: it answered objective {result.objective:g}, limits {result.constraints}. The plant "
+                f"was stopped.{failed} Correct the plant or the names of the limits."
+            )
+        return result
 
     def not_sent(self, step: Step, error: ExperimentAborted) -> Result:
         """Nothing reached the plant: the same experiment may follow later."""
@@ -245,13 +267,13 @@ class _Runner:
             self.campaign.retry(step.name, who=self.who)
         return Result(End.UNREACHABLE, f"{error.reason} Nothing was sent; resume the run when the plant can be reached.")
 
-    def aborted(self, step: Step, reason: str) -> Result:
+    def aborted(self, step: Step, reason: str, stopped: bool = False) -> Result:
         """Record it and pause the run: a person has to look before anything goes on."""
         if step.pending is not None:
             self.campaign.abort(step.name, reason[:1900], who=self.who)
         if self.campaign.ledger.halted is None:
             self.campaign.pause(f"{step.name} was aborted: {reason}"[:1900], who=self.who)
-        return Result(End.ABORTED, f"{step.name} with {step.params} was aborted: {reason}")
+        return Result(End.STOPPED if stopped else End.ABORTED, f"{step.name} with {step.params} was aborted: {reason}")
 
     def store(self, step: Step, result: Measurement) -> Result | None:
         """Write the measurement, more than once if the database does not take it; the key makes it count once."""
@@ -263,8 +285,13 @@ class _Runner:
                     receipt = self.campaign.tell(what, result.objective, result.constraints, who=self.who, key=key)
                 break
             except UnsafeInitialSampleError as error:
+                self.campaign.abort(step.params, f"measured outside a limit: {error}"[:1900], who=self.who)
                 self.campaign.stop(f"{error}"[:1900], who=self.who)
                 return Result(End.VIOLATION, str(error))
+            except OvertakenError:
+                time.sleep(POLL / 5.0)  # another process wrote something else at this moment
+            except ConflictError as error:
+                return self.untold(step, result, error)
             except StorageError as error:
                 if attempt + 1 == STORE_ATTEMPTS:
                     raise StorageError(
@@ -272,6 +299,8 @@ class _Runner:
                         "Tell it by hand when the database is back."
                     ) from error
                 time.sleep(POLL * 2.0**attempt)
+        else:
+            return self.untold(step, result, "Other processes wrote to the run all the time.")
         self.done += step.pending is not None
         ledger = self.campaign.ledger
         if receipt.violated and step.pending is None and ledger.config.on_violation == "stop" and ledger.halted is None:
@@ -280,6 +309,14 @@ class _Runner:
             return Result(End.VIOLATION, f"The start {step.params} is outside a limit: {shown}.")
         self.watcher.measured(step, result, ledger)
         return None
+
+    def untold(self, step: Step, result: Measurement, why: object) -> Result:
+        """The record has no place for a measurement any more: show it, and go on with nothing."""
+        return Result(
+            End.ABORTED,
+            f"{why} The experiment {step.name} with {step.params} was executed and measured {result}, which is NOT stored: tell "
+            "it as a measurement of these parameters.",
+        )
 
     def token(self, step: Step) -> str:
         """What tells two hand-outs of the same step apart."""

@@ -96,10 +96,12 @@ class Watchdog:
         self.reset_timeout = self.timeout if reset_timeout is None else seconds_of(reset_timeout, "reset_timeout")
         self._busy: threading.Thread | None = None
         self._ready = False
+        self._stops = 0  # a stop during a reset outlasts it
 
     def reset(self) -> None:
-        """Reset the plant; without success the watchdog refuses to run."""
+        """Reset the plant; without success, or with a stop in the meantime, the watchdog refuses to run."""
         self._ready = False
+        stops = self._stops
         if self._busy is not None:
             self._busy.join(1.0)  # a call that the stop has ended may still be on its way out
         if self._busy is not None and self._busy.is_alive():
@@ -108,6 +110,10 @@ class Watchdog:
             )
         self._guarded("reset", self.plant.reset, self.reset_timeout, None)
         self._ready = True
+        if self._stops != stops:
+            self._ready = False
+            failed = self._stop()  # the reset may have switched it on again after the stop
+            raise ExperimentAborted(f"The plant was stopped while it was being reset. {failed or 'It was stopped once more.'}")
 
     def run(self, params: Mapping[str, float], /) -> Measurement:
         """One experiment, or `ExperimentAborted`."""
@@ -119,6 +125,7 @@ class Watchdog:
 
     def emergency_stop(self) -> None:
         """Stop the plant, in at most `stop_timeout` seconds."""
+        self._stops += 1
         self._ready = False
         failed = self._stop()
         if failed:

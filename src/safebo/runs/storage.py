@@ -118,6 +118,7 @@ class Store:
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine, self.where, self._process = engine, where, os.getpid()
+        self._file: tuple[Path, tuple[int, int]] | None = None  # SQLite: the file, and which one it is
         weakref.finalize(self, _dispose, engine, self._process)
 
     @classmethod
@@ -170,7 +171,19 @@ class Store:
 
         engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool, pool_size=5, max_overflow=60)
         listening.listen(engine, "begin", _begin)
-        return cls._ready(engine, str(path), create, read_only)
+        store = cls._ready(engine, str(path), create, read_only)
+        store._file = path.absolute(), _identity(path)
+        return store
+
+    @property
+    def dialect(self) -> str:
+        """The kind of database: "sqlite" or "postgresql"."""
+        return self._engine.dialect.name
+
+    def connection(self) -> sa.Connection:
+        """A connection of one's own, to be closed by whoever asked for it."""
+        with self._named():
+            return self._own().connect()
 
     @classmethod
     def _postgresql(cls, url: sa.URL, create: bool, read_only: bool) -> Store:
@@ -389,13 +402,31 @@ class Store:
     def _writing(self) -> Iterator[sa.Connection]:
         with self._named(), self._own().connect() as connection:
             connection = connection.execution_options(safebo_writes=True)
+            self._same_file()
             with connection.begin():
                 yield connection
+            self._same_file(written=True)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
         with self._named(), self._own().connect() as connection, connection.begin():
+            self._same_file()
             yield connection
+
+    def _same_file(self, written: bool = False) -> None:
+        """An open SQLite file can be deleted or replaced under its users: what they write then is lost without a word."""
+        if self._file is None:
+            return
+        path, known = self._file
+        try:
+            same = _identity(path) == known and (not written or Path(f"{path}-wal").exists())
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise StorageError(
+                f"The file {self.where}, or the one with -wal at its end, was deleted or replaced while it was in use. What is "
+                "written now is lost: nothing more is stored. Put the file back, and start again from it."
+            )
 
     def _own(self) -> sa.Engine:
         """The engine; in a forked child with connections of its own."""
@@ -439,6 +470,11 @@ _ADVICE = {
 _FOREIGN = "{} belongs to another program: name another file. Nothing was changed in it."
 
 _inherited: list[sa.Pool] = []
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _dispose(engine: sa.Engine, process: int) -> None:

@@ -15,7 +15,7 @@ from safebo.optimizer import Trial
 from safebo.outputs import OBJECTIVE, guarantee, number
 from safebo.runs.ledger import Ledger, trial_of
 from safebo.runs.storage import Event
-from safebo.state import Settings, checked_context
+from safebo.state import Settings, State, checked_context
 
 COLUMNS = ("event", "time", "who", "kind", "trial", "inside", "confidence", "approved_by", "approved_at", "reason", "context")
 """What a CSV file holds beside parameters, outputs, and `<output>.lower` and `<output>.upper`, the certified interval."""
@@ -154,6 +154,17 @@ def to_document(ledger: Ledger, events: Iterable[Event]) -> dict[str, Any]:
 
 
 # -- import ------------------------------------------------------------------------------------------------------------------
+
+
+def known(rows: Iterable[Row], state: State) -> int:
+    """How many of these measurements a state has already: the same parameters and the same values."""
+    names = [o.name for o in state.outputs]
+    told = {(sample.point, sample.values) for sample in state.samples}
+    found = 0
+    for params, objective, constraints, _ in rows:
+        point = tuple(state.settings.domain.point(params).tolist())
+        found += (point, (objective, *(constraints[name] for name in names[1:]))) in told
+    return found
 
 
 def read_measurements(path: str | Path, settings: Settings) -> list[Row]:
