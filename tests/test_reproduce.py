@@ -35,6 +35,7 @@ TEXT = {
     "gains",
     "environment",
     "axis",
+    "through",
     "bias",
     "measured",
     "unsafe_at",
