@@ -93,3 +93,17 @@ def test_plants_in_a_line():
     assert describe.plant_text({"type": "command", "command": ["a", "b"], "timeout": 3.0}) == "command: a b, time-out 3 s"
     assert describe.plant_text({"type": "socket", "host": "x", "port": 7, "timeout": 3}) == "socket: x:7, time-out 3 s"
     assert "person" in describe.plant_text({})
+
+
+def test_a_plant_that_is_not_there(tmp_path):
+    settings = SafeOptimizer(Box({"a": (0.0, 1.0)}), 0.0).state.settings
+    (tmp_path / "bench.py").write_text("")
+
+    def said(**plant):
+        run = {"plant": {"start": [{"a": 0.5}], "folder": str(tmp_path), "stop": "x:y", **plant}}
+        return [text for text in describe.cautions(settings, run) if "cannot be" in text]
+
+    assert said(type="python", callable="bench:measure") == [] and said(type="python", callable="json:dumps") == []
+    assert "'bnech'" in said(type="python", callable="bnech:measure")[0]
+    assert said(type="command", command=["sh", "-c", "x"]) == []
+    assert "'no-such-program'" in said(type="command", command=["no-such-program"])[0]
