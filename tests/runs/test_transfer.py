@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from safebo import Box, Constraint, Fixed, SafeOptimizer
 from safebo.exceptions import InvalidValueError
+from safebo.report.html import html_report
 from safebo.runs import Campaign, RunConfig, Store
+from safebo.runs.starts import approve_start, send_start
 from safebo.runs.transfer import experiments, from_csv, from_json, read_measurements, to_csv, to_document
 
 
@@ -159,3 +161,17 @@ def test_no_text_ends_in_anything_but_an_error_of_ours(text):
     for read in (from_csv, from_json):
         with contextlib.suppress(InvalidValueError):
             read(text, SETTINGS)
+
+
+def test_who_approved_a_start(tmp_path):
+    with Store.open(tmp_path / "x.db") as store:
+        opt = SafeOptimizer(Box({"a": (0.0, 1.0)}), 0.0, norm=Fixed(1.0), points_per_axis=30)
+        run = Campaign.create(store, "run", opt, config=RunConfig(confirm=True, plant={"start": [{"a": 0.5}], "repeats": 2}))
+        for who in ("anna", "bert"):
+            approve_start(run, who)
+            send_start(run, "rig")
+            run.tell({"a": 0.5}, 0.8)
+        run.tell({"a": 0.5}, 0.7)
+        assert [e.approved and e.approved[0] for e in experiments(run.ledger, run.events())] == ["anna", "bert", None]
+        text = html_report(run.optimizer, run.ledger, run.events())
+        assert text.count("handed out by rig") == 2 and "approved by anna" in text and "approved by bert" in text

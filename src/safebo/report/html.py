@@ -339,9 +339,10 @@ def _detail(event: Event) -> str:
 def _change(key: str, value: Any) -> str:
     if key != "plant" or not isinstance(value, Mapping):
         return f"{key} = {value!r}"
-    for step, word in (("sent", "handed out"), ("approved", "approved")):
-        if value.get(step):
-            return f"start {value[step]['params']} {word} by {value[step]['who']}, {value[step]['at'][:19]}"
+    steps = [(value[step], word) for step, word in (("approved", "approved"), ("sent", "handed out")) if value.get(step)]
+    if steps:  # the later one is what this entry is about
+        step, word = max(steps, key=lambda pair: str(pair[0]["at"]))
+        return f"start {step['params']} {word} by {step['who']}, {step['at'][:19]}"
     return f"plant = {describe.plant_text(value)}"
 
 

@@ -47,15 +47,18 @@ def experiments(ledger: Ledger, events: Iterable[Event]) -> list[Experiment]:
     names = [o.name for o in settings.outputs]
     trials: dict[str, Trial] = {}
     approvals: dict[str, tuple[str, str]] = {}
+    starts: dict[str, tuple[str, str]] = {}  # approvals of parameters to start with
     rejected: set[str] = set()
     found: list[Experiment] = []
 
     def measured(event: Event, entry: list[Any]) -> Experiment:
         point, _, values, trial, *rest = entry
+        params = dict(zip(settings.domain.names, point, strict=True))
+        consent = approvals.get(trial) if trial is not None else starts.pop(json.dumps(params, sort_keys=True), None)
         inside = all(o.satisfied(v) for o, v in zip(settings.outputs, values, strict=True))
         return Experiment(
-            event.seq, event.at, event.who, "measured", dict(zip(settings.domain.names, point, strict=True)),
-            dict(zip(names, values, strict=True)), inside, trials.get(trial), approvals.get(trial), "", rest[0] if rest else None,
+            event.seq, event.at, event.who, "measured", params,
+            dict(zip(names, values, strict=True)), inside, trials.get(trial), consent, "", rest[0] if rest else None,
         )  # fmt: skip
 
     def aborted(event: Event, entry: list[Any]) -> Experiment:
@@ -74,6 +77,8 @@ def experiments(ledger: Ledger, events: Iterable[Event]) -> list[Experiment]:
             trials[body["trial"]["id"]] = trial_of(body["trial"])
         elif event.kind == "approved":
             approvals[body["trial"]] = event.who, event.at
+        elif event.kind == "configured" and (given := body["changes"].get("plant", {}).get("approved")):
+            starts[json.dumps(given["params"], sort_keys=True)] = given["who"], given["at"]
         elif event.kind == "retried":
             approvals.pop(body["trial"], None)
         elif event.kind == "rejected":
