@@ -126,6 +126,7 @@ def test_plots(folder, what):
     assert (folder.path / "x.png").read_bytes()[:4] == b"\x89PNG"
     assert "exists" in folder("plot", "small", "-o", "x.png", code=Code.INPUT).stderr
     assert "--what must be" in folder("plot", "small", "--what", "x", "-o", "y.png", code=Code.INPUT).stderr
+    assert "Use .png" in folder("plot", "small", "-o", "y.xyz", code=Code.INPUT).stderr
 
 
 def test_a_report(folder):

@@ -262,7 +262,10 @@ def plot(
         figure = plot_norms(trials, title=title)
     else:
         figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], output=output, title=title)
-    figure.savefig(out, dpi=150)
+    try:
+        figure.savefig(out, dpi=150)
+    except ValueError as error:  # of matplotlib: a format that it does not know
+        raise InvalidValueError(f"{out} cannot be drawn: {error}. Use .png, .pdf or .svg.") from None
     wrote(out, as_json)
 
 
