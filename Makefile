@@ -44,9 +44,9 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 
 # PostgreSQL, strace and Chromium for the tests of durable runs and of the live page. Without them these tests are skipped and say
 # so; with CI set they fail.
-SYSTEM := postgresql strace chromium
+SYSTEM := postgresql strace chromium curl
 $(VENV)/.system: | $(BIN)/python
-	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v strace >/dev/null && command -v chromium >/dev/null; then :; \
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && command -v strace >/dev/null && command -v chromium >/dev/null && command -v curl >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(SYSTEM) >/dev/null; \
 	else echo "For all tests install $(SYSTEM), for example with apt-get."; fi

@@ -7,7 +7,7 @@ written did not happen. `safebo.runs` has the journal that writes to a database.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from safebo.exceptions import InDoubtError, StopReason, StorageError
@@ -37,8 +37,8 @@ class Journal(Protocol):
     def exhausted(self, reason: StopReason) -> None:
         """There is nothing left to ask for."""
 
-    def told(self, samples: tuple[Sample, ...], record: NormRecord | None, violated: Mapping[str, float]) -> None:
-        """Before measurements count; `violated` are the outputs outside their limits, with their values."""
+    def told(self, samples: tuple[Sample, ...], record: NormRecord | None) -> None:
+        """Before measurements count; `record` are the norms that a trial was certified with."""
 
     def aborted(self, abort: Abort) -> None:
         """Before an aborted experiment counts."""

@@ -34,7 +34,7 @@ from safebo.journal import Journal, not_stored
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import AdaptiveScenario, NormEstimator
 from safebo.notices import check_lengthscales, check_scale, warn_refuted
-from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, resolve_outputs
+from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, outside, resolve_outputs
 from safebo.posterior import Posterior
 from safebo.state import Abort, Sample, Settings, State, checked_context
 from safebo.subdomain import SubDomain
@@ -246,25 +246,21 @@ class SafeOptimizer:
 
     def _tell(self, rows: list[tuple[Any, ...]]) -> None:
         samples: tuple[Sample, ...] = ()
-        violated: dict[str, float] = {}
         started = bool(self._state.inside().any())
         for what, value, constraints, context in rows:
             sample = self._sample(what, value, constraints, context)
-            outside = {
-                o.name: v for o, v in zip(self._state.outputs, sample.values, strict=True) if not o.satisfied(v)
-            }  # fmt: skip
-            if outside and not started:
+            if not started and (violated := outside(self._state.outputs, sample.values)):
                 raise UnsafeInitialSampleError(
-                    f"The initial sample {self.domain.as_dict(np.array(sample.point))} is not safe: {self._outside(outside)}. "
+                    f"The initial sample {self.domain.as_dict(np.array(sample.point))} is not safe: {self._limits(violated)}. "
                     "Start from a parameter that is known to be safe, or correct the threshold."
                 )
-            samples, violated, started = (*samples, sample), {**violated, **outside}, True
+            samples, started = (*samples, sample), True
         if not samples:
             return
         trial = rows[0][0] if isinstance(rows[0][0], Trial) else None
         current = self._require_analysis() if trial is not None and trial.id == self._trial_id() else None
         if self._journal is not None:
-            self._journal.told(samples, None if current is None else current.record, violated)
+            self._journal.told(samples, None if current is None else current.record)
         if current is not None:
             self._committed, self._replayed = current.subdomains, self._replayed + 1
         first = self._state.step == 0
@@ -287,16 +283,15 @@ class SafeOptimizer:
         noted = None if context is None else checked_context(context)
         return Sample(tuple(point.tolist()), tuple(x), values, None if trial is None else trial.id, noted)
 
-    def _outside(self, violated: Mapping[str, float]) -> str:
+    def _limits(self, violated: Mapping[str, float]) -> str:
         limits = {o.name: f"[{_show(o.lower_limit, '-inf')}, {_show(o.upper_limit, 'inf')}]" for o in self._state.outputs}
         return "; ".join(f"{name} = {value:g} outside {limits[name]}" for name, value in violated.items())
 
     def _warn_violated(self, number: int, sample: Sample) -> None:
-        outside = {o.name: v for o, v in zip(self._state.outputs, sample.values, strict=True) if not o.satisfied(v)}
-        if outside:
+        if violated := outside(self._state.outputs, sample.values):
             warnings.warn(
                 f"Measurement {number} at {self.domain.as_dict(np.array(sample.point))} violates a limit: "
-                f"{self._outside(outside)}.",
+                f"{self._limits(violated)}.",
                 UnsafeMeasurementWarning,
                 stacklevel=4,
             )

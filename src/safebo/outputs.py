@@ -6,7 +6,7 @@ without a threshold, and any number of further outputs with a lower limit, an up
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,6 +121,11 @@ class Output:
         """Whether a measured value lies inside the limits."""
         above = self.lower_limit is None or value >= self.lower_limit
         return above and (self.upper_limit is None or value <= self.upper_limit)
+
+
+def outside(outputs: Sequence[Output], values: Sequence[float]) -> dict[str, float]:
+    """The outputs whose values lie outside their limits, with these values."""
+    return {o.name: v for o, v in zip(outputs, values, strict=True) if not o.satisfied(v)}
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Interleaved(RuleBasedStateMachine):
     @rule(data=st.data())
     def approve(self, data):
         identity = self.identity(data)
-        allowed = identity == self.trial and not self.approved
+        allowed = identity == self.trial and not self.approved and not self.out
         self.expect(allowed, lambda: self.chosen(data).approve(identity, who="operator"))
         self.approved |= allowed
 

@@ -21,8 +21,9 @@ import numpy as np
 from safebo.exceptions import ConflictError, DrivenError, InvalidValueError, StopReason
 from safebo.journal import not_stored
 from safebo.optimizer import Params, SafeOptimizer, Trial
+from safebo.outputs import outside
 from safebo.runs.driving import driver
-from safebo.runs.ledger import Ledger, Pending, RunConfig, pending_error, trial_entry, violations_of
+from safebo.runs.ledger import Ledger, Pending, RunConfig, pending_error, trial_entry
 from safebo.runs.storage import Event, Request, Store
 from safebo.state import Abort, NormRecord, Sample, State
 
@@ -453,17 +454,18 @@ class _Writer:
             if campaign._ledger.halt is None and campaign._ledger.pending is None:
                 campaign._append(Event("exhausted", {"reason": reason.value}))
 
-    def told(self, samples: tuple[Sample, ...], record: NormRecord | None, violated: Mapping[str, float]) -> None:
+    def told(self, samples: tuple[Sample, ...], record: NormRecord | None) -> None:
         campaign = self._campaign
         with campaign._lock:
             outputs = campaign._ledger.state.outputs
             entry = None if record is None else record.entry()
             events = [
-                Event("told", {"sample": s.entry(), "record": entry, "violated": violations_of(outputs, s.values)})
+                Event("told", {"sample": s.entry(), "record": entry, "violated": outside(outputs, s.values)})
                 for s in samples
             ]  # fmt: skip
             # An earlier measurement outside a limit is information; one of this run's experiments breaks the promise.
-            if violated and samples[0].trial is not None and campaign._ledger.config.on_violation == "stop":
+            violated = outside(outputs, samples[0].values) if samples[0].trial is not None else {}
+            if violated and campaign._ledger.config.on_violation == "stop":
                 text = ", ".join(f"{name} = {value:g}" for name, value in violated.items())
                 cause = {"cause": StopReason.VIOLATION.value, "reason": f"measured outside a limit: {text}"}
                 events.append(Event("stopped", cause))

@@ -1,7 +1,7 @@
 """One runner per run: whoever sends experiments to a plant holds the run, and others find out.
 
-SQLite: a locked file beside the database. PostgreSQL: an advisory lock of the session. Both end with the process, also when it is
-killed.
+SQLite: a locked file beside the database. PostgreSQL: an advisory lock of its own connection. Both end with the process, also
+when it is killed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def driver(store: Store, name: str) -> str:
 
 def _claim(store: Store, name: str, look: bool = False) -> Callable[[], None] | None:
     """A function that gives the run up again; None if another process holds it."""
-    return _lock_file(store, name, look) if store.dialect == "sqlite" else _lock_session(store, name)
+    return _lock_file(store, name, look) if store.dialect == "sqlite" else _lock_connection(store, name)
 
 
 def _file(store: Store, name: str) -> Path:
@@ -106,16 +106,16 @@ def _locked(handle: int) -> bool:
     return True
 
 
-def _lock_session(store: Store, name: str) -> Callable[[], None] | None:
+def _lock_connection(store: Store, name: str) -> Callable[[], None] | None:
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
     connection = store.connection()
     if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(key))):
         connection.close()
         return None
-    connection.commit()  # the lock belongs to the session, not to a transaction
+    connection.commit()  # the lock belongs to the connection, not to a transaction
 
     def release() -> None:
-        connection.invalidate()  # ends the session and its lock
+        connection.invalidate()  # closes it for good, and its lock with it
         connection.close()
 
     return release

@@ -20,7 +20,7 @@ writes, since nobody appends what `after` refuses.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -30,7 +30,7 @@ from safebo.exceptions import ConflictError, InvalidValueError, PendingTrialErro
 from safebo.intervals import Refutation
 from safebo.norms.base import count
 from safebo.optimizer import Trial
-from safebo.outputs import Output
+from safebo.outputs import outside
 from safebo.runs.storage import Event
 from safebo.state import FORMAT, State, abort_of, record_of, sample_of
 
@@ -134,8 +134,8 @@ class Ledger:
         samples, records, aborts = (tuple(body[part]) for part in ("samples", "records", "aborts"))
         ledger = replace(ledger, samples=samples, records=records, aborts=aborts)
         trials = {s[3] for s in ledger.samples} | {a[4] for a in ledger.aborts}
-        outside = [i for i, s in enumerate(ledger.samples, 1) if violations_of(ledger.state.outputs, s[2])]
-        ledger = replace(ledger, closed=frozenset(t for t in trials if t is not None), violations=tuple(outside))
+        violated = [i for i, s in enumerate(ledger.samples, 1) if outside(ledger.state.outputs, s[2])]
+        ledger = replace(ledger, closed=frozenset(t for t in trials if t is not None), violations=tuple(violated))
         for event in events[1:]:
             ledger = ledger.after(event)
         return ledger
@@ -336,11 +336,6 @@ _STEPS = {
     "stopped": _stopped,
     "configured": _configured,
 }
-
-
-def violations_of(outputs: Sequence[Output], values: Sequence[float]) -> dict[str, float]:
-    """The outputs outside their limits, with their values."""
-    return {o.name: v for o, v in zip(outputs, values, strict=True) if not o.satisfied(v)}
 
 
 def pending_error(ledger: Ledger) -> PendingTrialError:
