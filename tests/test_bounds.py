@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper, is_scaled, norm_lower_bound, residual_radius
+from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper, intersection, is_scaled, norm_lower_bound, residual_radius
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
-from safebo.posterior import Posterior
+from safebo.posterior import Posterior, scaled_columns
 from safebo.rkhs import random_function
 from tests.references import bounds as reference
 from tests.references.kernels import transcribed
@@ -24,6 +24,12 @@ NOISE, DELTA = 0.05, 0.01
 
 def fitted(kernel, x, y, regulariser):
     return Posterior.empty(kernel, x.shape[1], regulariser).extend(x, y)
+
+
+def interval(bound, posterior, points, norm, noise, delta):
+    """Both ends at points (p, n)."""
+    field = intersection(bound, posterior, scaled_columns(points.T, posterior.kernel), norm, noise, delta)
+    return field.lower, field.upper
 
 
 @st.composite
@@ -106,7 +112,7 @@ def test_mixture_equals_the_transcription(kernel, norm):
     np.testing.assert_allclose(bound.alphas(NOISE), reference.alpha_grid(NOISE), rtol=1e-12)
     radius = reference.mixture_radius_squared(naive(x, x), y, NOISE, DELTA)
     assert residual_radius(posterior, NOISE, DELTA) == pytest.approx(radius, rel=1e-9)
-    lower, upper = bound.interval(posterior, kernel(x, points), norm, NOISE, DELTA)
+    lower, upper = interval(bound, posterior, points, norm, NOISE, DELTA)
     low, high = reference.mixture_interval(naive, x, y, points, sigma=NOISE, delta=DELTA, B=norm)
     np.testing.assert_allclose(lower, low, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(upper, high, rtol=1e-7, atol=1e-7)
@@ -117,7 +123,7 @@ def test_mixture_with_one_alpha_is_a_scaled_interval():
     kernel = Matern(1.5, 0.2)
     _, x, y, points = mixture_problem(kernel, 3.0, 2)
     posterior = fitted(kernel, x, y, NOISE**2)
-    lower, upper = MartingaleMixture(1.0, 1.0, 1).interval(posterior, kernel(x, points), 3.0, NOISE, DELTA)
+    lower, upper = interval(MartingaleMixture(1.0, 1.0, 1), posterior, points, 3.0, NOISE, DELTA)
     mean, sd = posterior.at(points)
     beta = math.sqrt(9.0 + posterior.log_det - 2.0 * math.log(DELTA))  # R^2 / sigma^2 + B^2 - y'(K + sigma^2 I)^-1 y
     np.testing.assert_allclose(lower, mean - beta * sd, rtol=1e-8)
@@ -127,9 +133,9 @@ def test_mixture_with_one_alpha_is_a_scaled_interval():
 def test_more_alphas_only_narrow_the_interval():
     kernel = Matern(2.5, 0.2)
     _, x, y, points = mixture_problem(kernel, 3.0, 3)
-    posterior, cross = fitted(kernel, x, y, NOISE**2), kernel(x, points)
-    few_low, few_high = MartingaleMixture(points=3).interval(posterior, cross, 3.0, NOISE, DELTA)
-    low, high = MartingaleMixture(points=25).interval(posterior, cross, 3.0, NOISE, DELTA)  # 24 is a multiple of 2
+    posterior = fitted(kernel, x, y, NOISE**2)
+    few_low, few_high = interval(MartingaleMixture(points=3), posterior, points, 3.0, NOISE, DELTA)
+    low, high = interval(MartingaleMixture(points=25), posterior, points, 3.0, NOISE, DELTA)  # 24 is a multiple of 2
     assert (low >= few_low - 1e-9).all() and (high <= few_high + 1e-9).all()
 
 
@@ -137,7 +143,7 @@ def test_mixture_at_a_measured_point_with_many_repetitions_keeps_its_width():
     kernel = RBF(0.3)
     x, y = np.full((300, 1), 0.4), np.full(300, 1.0)
     posterior = fitted(kernel, x, y, 1e-4)
-    lower, upper = MartingaleMixture().interval(posterior, kernel(x, x[:1]), 2.0, 0.01, DELTA)
+    lower, upper = interval(MartingaleMixture(), posterior, x[:1], 2.0, 0.01, DELTA)
     assert lower[0] < upper[0]
 
 
@@ -166,14 +172,13 @@ def test_a_refuted_norm_gives_crossing_ends_and_never_a_point():
     posterior, points = fitted(kernel, x, y, 1e-4), np.linspace(0.0, 1.0, 41)[:, None]
     least = reference.falsification_bound(kernel(x, x), y, 0.01, DELTA)
     assert least > 1.0
-    cross = kernel(x, points)
     for factor in (0.01, 0.5, 1.0 - 1e-9):
-        lower, upper = MartingaleMixture().interval(posterior, cross, factor * least, 0.01, DELTA)
+        lower, upper = interval(MartingaleMixture(), posterior, points, factor * least, 0.01, DELTA)
         assert (lower > upper).all()
     for factor in (1.0 + 1e-9, 1.2, 3.0):
-        lower, upper = MartingaleMixture().interval(posterior, cross, factor * least, 0.01, DELTA)
+        lower, upper = interval(MartingaleMixture(), posterior, points, factor * least, 0.01, DELTA)
         assert (lower != upper).all()  # crossing ends are a refutation by the interval itself
-    lower, upper = MartingaleMixture().interval(posterior, cross, 1.2 * least, 0.01, DELTA)
+    lower, upper = interval(MartingaleMixture(), posterior, points, 1.2 * least, 0.01, DELTA)
     assert (lower < upper).all()
 
 
@@ -181,7 +186,7 @@ def test_a_norm_above_the_lower_bound_is_not_refuted():
     kernel, x, y = rough_data()
     posterior = fitted(kernel, x, y, 1e-4)
     least = norm_lower_bound(posterior, 0.01, DELTA)
-    lower, upper = MartingaleMixture().interval(posterior, kernel(x, x), least * (1.0 + 1e-9), 0.01, DELTA)
+    lower, upper = interval(MartingaleMixture(), posterior, x, least * (1.0 + 1e-9), 0.01, DELTA)
     assert np.isfinite(lower).all() and np.isfinite(upper).all()
 
 
@@ -213,7 +218,7 @@ def test_valid_bounds_cover_functions_of_the_told_norm(kernel, bound):
                 half = bound.beta(posterior, 3.0, NOISE, RATE) * sd
                 lower, upper = mean - half, mean + half
             else:
-                lower, upper = bound.interval(posterior, kernel(posterior.x, grid), 3.0, NOISE, RATE)
+                lower, upper = interval(bound, posterior, grid, 3.0, NOISE, RATE)
             covered &= bool(((lower <= truth) & (truth <= upper)).all())
         missed += not covered
     assert missed <= ALLOWED

@@ -222,6 +222,59 @@ def test_no_interval_is_rounded_to_nothing(compute):
     assert state[3][0] - state[2][0] == pytest.approx(2.0 * half, rel=1e-6)
 
 
+# -- intersection over regularisers --------------------------------------------------------------------------------------
+
+
+def intersect_problem(n, family, seed=0):
+    """Arguments of `intersect` for three bands and the posterior at NOISE^2, and the posteriors of the transcription."""
+    rng = np.random.default_rng(seed)
+    points, x, y = 3.0 * rng.random((n, G)), 3.0 * rng.random((T, n)), rng.normal(size=T)
+    kernel = make_kernel(family, np.ones(n), SCALE)
+    values, vectors = np.linalg.eigh(kernel(x, x))
+    alphas, factors = np.array([1e-3, 0.05, 2.0, LAMBDA]), np.array([2.0, 1.5, 0.7])
+    weights = 1.0 / (values + alphas[:, None])
+    given_ = points, x, vectors, weights, weights * (vectors.T @ y), factors
+    return given_, [posterior(kernel, x, y, alpha, points.T) for alpha in alphas]
+
+
+def intersected(compute, given_, family, lower=-np.inf, upper=np.inf):
+    """lower, upper, mean and variance after `intersect`."""
+    state = np.full(G, lower), np.full(G, upper), np.full(G, np.nan), np.full(G, np.nan)
+    compute.intersect(*given_, family, SCALE, *state)
+    return state
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_intersect_is_the_intersection_of_the_posteriors(compute, family, n):
+    given_, naive = intersect_problem(n, family)
+    halves = [factor * sd for factor, (_, sd) in zip(given_[-1], naive[:-1], strict=True)]
+    expected_low = np.max([mean - half for (mean, _), half in zip(naive[:-1], halves, strict=True)], axis=0)
+    expected_high = np.min([mean + half for (mean, _), half in zip(naive[:-1], halves, strict=True)], axis=0)
+    lower, upper, mean, variance = intersected(compute, given_, family)
+    np.testing.assert_allclose(lower, expected_low, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(upper, expected_high, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(mean, naive[-1][0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(variance, naive[-1][1] ** 2, rtol=1e-8, atol=1e-8)
+    narrow = intersected(compute, given_, family, lower=-0.1, upper=0.1)
+    np.testing.assert_array_equal(narrow[0], np.maximum(lower, -0.1))
+    np.testing.assert_array_equal(narrow[1], np.minimum(upper, 0.1))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_intersect_of_few_samples_and_of_no_bands(compute, count):
+    (points, x, *_), _ = intersect_problem(2, "matern32")
+    kernel = make_kernel("matern32", np.ones(2), SCALE)
+    values, vectors = np.linalg.eigh(kernel(x[:count], x[:count])) if count else (np.empty(0), np.empty((0, 0)))
+    weights = 1.0 / (values + LAMBDA)[None, :]
+    given_ = points, x[:count], vectors, weights, weights * (vectors.T @ np.ones(count)), np.empty(0)
+    lower, upper, mean, variance = intersected(compute, given_, "matern32")
+    assert (lower == -np.inf).all() and (upper == np.inf).all()
+    naive_mean, naive_sd = posterior(kernel, x[:count], np.ones(count), LAMBDA, points.T)
+    np.testing.assert_allclose(mean, naive_mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(variance, naive_sd**2, rtol=1e-8, atol=1e-8)
+
+
 # -- distance transform -------------------------------------------------------------------------------------------------
 
 
@@ -235,7 +288,7 @@ def brute_envelope(weights, spacing):
 @st.composite
 def weighted_grids(draw):
     dim = draw(st.integers(1, 3))
-    shape = tuple(draw(st.integers(1, {1: 60, 2: 14, 3: 7}[dim])) for _ in range(dim))
+    shape = tuple(draw(st.integers(1, {1: 60, 2: 24, 3: 7}[dim])) for _ in range(dim))
     spacing = np.array([draw(st.floats(1e-3, 3.0)) for _ in range(dim)])
     rng = np.random.default_rng(draw(seeds))
     weights = draw(st.sampled_from([0.01, 1.0, 30.0])) * rng.normal(size=shape)
@@ -314,6 +367,7 @@ def test_results_do_not_depend_on_the_number_of_threads(one_thread):
             *compute.scenario_parts(x, z, a, "rbf", is_sorted=False),
             *compute.scenario_parts(x1, z1, a1, "matern32", is_sorted=True),
             *advanced(compute, given_, "matern52", [2, T]),
+            *intersected(compute, intersect_problem(2, "matern52")[0], "matern52"),
             compute.lower_envelope(weights, np.array([0.1, 0.2, 0.3])),
             compute.cholesky_solve(given_[2], rhs),
         ]

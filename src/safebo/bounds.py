@@ -19,9 +19,8 @@ from typing import Protocol, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from safebo.compute import variance_floor
 from safebo.exceptions import InvalidValueError
-from safebo.posterior import Posterior
+from safebo.posterior import PointField, Posterior
 
 FloatArray = NDArray[np.float64]
 
@@ -43,12 +42,10 @@ class ScaledBound(ConfidenceBound, Protocol):
 
 
 class EnvelopeBound(ConfidenceBound, Protocol):
-    """Q_t = intersection of several intervals."""
+    """Q_t = intersection of mean +- factor sd over several regularisers."""
 
-    def interval(
-        self, posterior: Posterior, cross: FloatArray, norm: float, noise: float, delta: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper end at points with k(X, points) = cross (t, G); crossing ends mean that the norm is refuted."""
+    def bands(self, posterior: Posterior, norm: float, noise: float, delta: float) -> tuple[FloatArray, FloatArray] | None:
+        """Regularisers (p,) and the half-width of each interval in its own standard deviations; None if the norm is refuted."""
         ...
 
 
@@ -130,28 +127,34 @@ class MartingaleMixture:
         """The regularisers, (p,)."""
         return noise**2 * _log_spaced(self.low, self.high, self.points)
 
-    def interval(
-        self, posterior: Posterior, cross: FloatArray, norm: float, noise: float, delta: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Intersection over all alpha; one eigendecomposition serves all of them."""
-        spectrum = posterior.spectrum
-        alphas = self.alphas(noise)
-        weights = 1.0 / (spectrum.values[None, :] + alphas[:, None])  # (p, t)
-        residual = weights @ spectrum.y**2  # y'(K + alpha I)^-1 y, (p,)
+    def bands(self, posterior: Posterior, norm: float, noise: float, delta: float) -> tuple[FloatArray, FloatArray] | None:
+        """alpha and sqrt((R_t^2 + alpha B^2 - alpha y'(K + alpha I)^-1 y) / alpha); one eigendecomposition serves all of them."""
+        spectrum, alphas = posterior.spectrum, self.alphas(noise)
+        residual = spectrum.weights(alphas) @ spectrum.y**2  # y'(K + alpha I)^-1 y, (p,)
         squared = residual_radius(posterior, noise, delta) / alphas + norm**2 - residual
         if (squared <= 0.0).any():  # refuted: never clip to a zero-width interval
-            return np.full(cross.shape[1], np.inf), np.full(cross.shape[1], -np.inf)
-        factor = np.sqrt(squared)
-        rotated = spectrum.vectors.T @ cross  # (t, G)
-        means = (weights * spectrum.y) @ rotated
-        variances = posterior.kernel.outputscale - weights @ rotated**2
-        half = factor[:, None] * np.sqrt(np.maximum(variances, variance_floor(posterior.size, posterior.kernel.outputscale)))
-        return (means - half).max(axis=0), (means + half).min(axis=0)
+            return None
+        return alphas, np.sqrt(squared)
 
 
 @lru_cache(maxsize=16)
 def _log_spaced(low: float, high: float, points: int) -> FloatArray:
     return np.geomspace(low, high, points)
+
+
+def intersection(
+    bound: EnvelopeBound, posterior: Posterior, columns: FloatArray, norm: float, noise: float, delta: float
+) -> PointField:
+    """Q_t of an envelope bound at points with scaled columns (n, G), and the posterior's own mean and variance there.
+
+    A refuted norm gives crossing ends: (inf, -inf).
+    """
+    bands = bound.bands(posterior, norm, noise, delta)
+    alphas, factors = (np.empty(0), np.empty(0)) if bands is None else bands
+    field = posterior.field(columns, alphas, factors)
+    if bands is None:
+        field.lower[:], field.upper[:] = np.inf, -np.inf
+    return field
 
 
 def residual_radius(posterior: Posterior, noise: float, delta: float) -> float:
@@ -166,7 +169,7 @@ def norm_lower_bound(posterior: Posterior, noise: float, delta: float) -> float:
     """
     spectrum = posterior.spectrum
     alphas = noise**2 * _log_spaced(1e-2, 1e6, 65)
-    residual = (1.0 / (spectrum.values[None, :] + alphas[:, None])) @ spectrum.y**2
+    residual = spectrum.weights(alphas) @ spectrum.y**2
     return math.sqrt(max(float((residual - residual_radius(posterior, noise, delta) / alphas).max()), 0.0))
 
 
@@ -177,6 +180,7 @@ __all__ = [
     "MartingaleMixture",
     "Paper",
     "ScaledBound",
+    "intersection",
     "norm_lower_bound",
     "residual_radius",
 ]

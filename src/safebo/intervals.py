@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from safebo.bounds import EnvelopeBound, is_scaled
+from safebo.bounds import EnvelopeBound, intersection, is_scaled
 from safebo.domain import Cube
 from safebo.exceptions import InvalidValueError
 from safebo.outputs import Output
@@ -156,42 +156,34 @@ def _scaled_grid(state: OutputState, columns: FloatArray, keep_basis: bool) -> t
     return points, state.betas[-1] * np.sqrt(np.maximum(points.variance, 0.0))
 
 
-def _cross(posterior: Posterior, columns: FloatArray) -> FloatArray:
-    """k(X, points), (t, G), from scaled columns."""
-    scale = posterior.kernel.lengthscales(len(columns))
-    return posterior.kernel(posterior.x, columns.T * scale)
+def _latest(state: OutputState, output: Output, columns: FloatArray) -> PointField:
+    """Q_t of an envelope bound, without the history."""
+    return intersection(cast(EnvelopeBound, output.bound), state.posterior, columns, state.norm, output.noise, output.delta)
 
 
-def _envelope_at(state: OutputState, output: Output, columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """C_t at any points: intersection over the history of the sub-domain."""
-    bound = cast(EnvelopeBound, output.bound)
-    cross = _cross(state.posterior, columns)
-    lower, upper = np.full(columns.shape[1], -np.inf), np.full(columns.shape[1], np.inf)
-    for row in np.flatnonzero(state.norms >= 0.0):
+def _earlier(state: OutputState, output: Output, columns: FloatArray, now: PointField) -> tuple[FloatArray, FloatArray]:
+    """C_t at any points: `now`, which is Q_t, intersected with every Q_s of the sub-domain's history."""
+    bound, lower, upper = cast(EnvelopeBound, output.bound), now.lower, now.upper
+    for row in np.flatnonzero(state.norms[:-1] >= 0.0):
         past = state.posterior.prefix(int(row) + 1)
-        low, high = bound.interval(past, cross[: row + 1], float(state.norms[row]), output.noise, output.delta)
-        lower, upper = np.maximum(lower, low), np.minimum(upper, high)
+        then = intersection(bound, past, columns, float(state.norms[row]), output.noise, output.delta)
+        lower, upper = np.maximum(lower, then.lower), np.minimum(upper, then.upper)
     return lower, upper
 
 
 def _envelope_grid(state: OutputState, output: Output, columns: FloatArray) -> tuple[PointField, FloatArray]:
-    bound = cast(EnvelopeBound, output.bound)
-    cross = _cross(state.posterior, columns)
-    low, high = bound.interval(state.posterior, cross, state.norm, output.noise, output.delta)
+    now = _latest(state, output, columns)
     if state.grid is not None:
-        lower, upper = np.maximum(low, state.grid.lower), np.minimum(high, state.grid.upper)
+        lower, upper = np.maximum(now.lower, state.grid.lower), np.minimum(now.upper, state.grid.upper)
     else:
-        lower, upper = _envelope_at(state, output, columns)
-    mean, variance = state.posterior.spectrum.at(cross, output.kernel.outputscale, state.posterior.regulariser)
-    return PointField(mean, variance, lower, upper, state.posterior.size), 0.5 * (high - low)
+        lower, upper = _earlier(state, output, columns, now)
+    return replace(now, lower=lower, upper=upper), 0.5 * (now.upper - now.lower)
 
 
 def _envelope_samples(state: OutputState, output: Output) -> tuple[FloatArray, FloatArray]:
     """C_t at the samples, intersected from the step on at which each was taken."""
-    bound = cast(EnvelopeBound, output.bound)
-    posterior = state.posterior
-    gram = posterior.kernel(posterior.x, posterior.x)
-    low, high = bound.interval(posterior, gram, state.norm, output.noise, output.delta)
+    now = _latest(state, output, scaled_columns(state.posterior.x.T, state.posterior.kernel))
+    low, high = now.lower, now.upper
     known = len(state.seed_lower)
     low[:known] = np.maximum(low[:known], state.seed_lower)
     high[:known] = np.minimum(high[:known], state.seed_upper)
@@ -208,7 +200,5 @@ def interval_at(state: OutputState, output: Output, points: FloatArray, *, lates
         prior = PointField.prior(len(points), state.posterior.kernel)
         found = prior.advanced(columns, state.posterior, state.betas, keep_basis=False)
         return found.lower, found.upper
-    if latest:
-        cross = _cross(state.posterior, columns)
-        return cast(EnvelopeBound, output.bound).interval(state.posterior, cross, state.norm, output.noise, output.delta)
-    return _envelope_at(state, output, columns)
+    now = _latest(state, output, columns)
+    return (now.lower, now.upper) if latest else _earlier(state, output, columns, now)

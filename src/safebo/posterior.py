@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -42,10 +42,9 @@ class Spectrum:
     vectors: FloatArray
     y: FloatArray
 
-    def at(self, cross: FloatArray, outputscale: float, regulariser: float) -> tuple[FloatArray, FloatArray]:
-        """Posterior mean and variance at points with k(X, points) = cross (t, G)."""
-        rotated, weights = self.vectors.T @ cross, 1.0 / (self.values + regulariser)
-        return (weights * self.y) @ rotated, np.maximum(outputscale - weights @ rotated**2, 0.0)
+    def weights(self, regularisers: FloatArray) -> FloatArray:
+        """1 / (eigenvalue + regulariser), (p, t)."""
+        return np.asarray(1.0 / (self.values[None, :] + regularisers[:, None]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +153,19 @@ class Posterior:
             columns, self, np.full(self.size, -1.0), keep_basis=False
         )
         return field.mean, np.sqrt(np.maximum(field.variance, 0.0))
+
+    def field(self, columns: FloatArray, regularisers: FloatArray, factors: FloatArray) -> PointField:
+        """Mean and variance at points with scaled columns (n, G), and the intersection over p of mean_p +- factors[p] sd_p.
+
+        mean_p and sd_p are those of the same samples with regularisers[p]. Without any the interval is R.
+        """
+        start, spectrum = PointField.prior(columns.shape[1], self.kernel), self.spectrum
+        weights = spectrum.weights(np.append(regularisers, self.regulariser))
+        backend().intersect(
+            columns, self.x / self.kernel.lengthscales(self.x.shape[1]), spectrum.vectors, weights, weights * spectrum.y, factors,
+            self.kernel.family, self.kernel.outputscale, start.lower, start.upper, start.mean, start.variance,
+        )  # fmt: skip
+        return replace(start, rows=self.size)
 
     def prefix(self, size: int) -> Posterior:
         """The posterior after the first `size` samples: leading blocks of L and w."""

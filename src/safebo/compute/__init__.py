@@ -6,6 +6,7 @@ time. Every backend implements the same operations and passes the same tests.
     scenario_parts   quadratic forms and kernel sums of many random RKHS functions at once (Alg. 3)
     cholesky_solve   head coefficients of all of them
     advance          posterior mean, variance and nested interval on many points, one sample after the other
+    intersect        posterior for several regularisers at once and the intersection of their intervals, on many points
     lower_envelope   generalised distance transform of a grid (safe set and expanders in linear time)
 """
 
@@ -63,6 +64,29 @@ class Compute(Protocol):
         points (n, G) and x (t, n) are scaled; chol (t, t) is the Cholesky factor L of K + lambda I, white (t,) = L^-1 y.
         basis (>= t, G) holds V = L^-1 k(X, points); rows >= start are written. Without it start must be 0.
         Where betas[i] >= 0, [lower, upper] is intersected with mean +- betas[i] sd after sample i.
+        """
+        ...
+
+    def intersect(
+        self,
+        points: FloatArray,
+        x: FloatArray,
+        vectors: FloatArray,
+        weights: FloatArray,
+        targets: FloatArray,
+        factors: FloatArray,
+        family: str,
+        outputscale: float,
+        lower: FloatArray,
+        upper: FloatArray,
+        mean: FloatArray,
+        variance: FloatArray,
+    ) -> None:
+        """Intersect [lower, upper] (G,) in place with mean_p +- factors[p] sd_p for every regulariser p; sets mean and variance.
+
+        points (n, G) and x (t, n) are scaled; K = U diag(v) U' with U = vectors (t, t). Row p of weights (q, t) is
+        1 / (v + alpha_p) and of targets (q, t) the same times U'y, for q regularisers: those of factors (p,), then the one whose
+        mean and variance (G,) are wanted.
         """
         ...
 

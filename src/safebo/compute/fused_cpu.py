@@ -29,6 +29,8 @@ from safebo.compute import FloatArray, SingleArray, variance_floor
 
 _TILE = 32  # centres per inner loop of the pairwise sums: two AVX-512 registers, and few pairs counted twice on the diagonal
 _LINES = 64  # grid lines per task of the distance transform
+_SHORT = 16  # points per line up to which the distance transform compares all pairs
+_TASKS = 64  # of the transform of short lines
 _CHUNK = 512  # points per task of `advance`: 30 samples x 512 points x 8 bytes stay in the L2 cache
 
 
@@ -283,27 +285,34 @@ def _solve(chol, rhs):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(fastmath={"contract"}, cache=True, error_model="numpy")
+def _kernel_row(points, at, rbf, c1, c2, scale, row):  # type: ignore[no-untyped-def]
+    """k(at, points) for one sample and one chunk of points (n, width)."""
+    n, width = points.shape
+    for g in range(width):
+        row[g] = 0.0
+    for axis in range(n):
+        origin, column = at[axis], points[axis]
+        for g in range(width):
+            difference = column[g] - origin
+            row[g] += difference * difference
+    if rbf:
+        for g in range(width):
+            row[g] = scale * _exp_neg64(0.5 * row[g])
+    else:
+        for g in range(width):
+            c = np.sqrt(row[g])
+            row[g] = scale * (1.0 + c * (c1 + c * c2)) * _exp_neg64(c)
+
+
+@numba.njit(fastmath={"contract"}, cache=True, error_model="numpy")
 def _advance_chunk(  # type: ignore[no-untyped-def]
     points, x, chol, white, betas, start, rbf, c1, c2, scale, basis, mean, variance, lower, upper, floor
 ):
     """`advance` on one chunk of points; one code path for extension and refit, so both give the same bits."""
-    n, width = points.shape
+    width = points.shape[1]
     row = np.empty(width)
     for r in range(start, x.shape[0]):
-        for g in range(width):
-            row[g] = 0.0
-        for axis in range(n):
-            origin, column = x[r, axis], points[axis]
-            for g in range(width):
-                difference = column[g] - origin
-                row[g] += difference * difference
-        if rbf:
-            for g in range(width):
-                row[g] = scale * _exp_neg64(0.5 * row[g])
-        else:
-            for g in range(width):
-                c = np.sqrt(row[g])
-                row[g] = scale * (1.0 + c * (c1 + c * c2)) * _exp_neg64(c)
+        _kernel_row(points, x[r], rbf, c1, c2, scale, row)
         for j in range(r):
             factor, older = chol[r, j], basis[j]
             for g in range(width):
@@ -336,6 +345,61 @@ def _advance(  # type: ignore[no-untyped-def]
             block, x, chol, white, betas, start, rbf, c1, c2, scale, rows,
             mean[g0:g1], variance[g0:g1], lower[g0:g1], upper[g0:g1], floor,
         )  # fmt: skip
+
+
+@numba.njit(fastmath={"contract"}, cache=True, error_model="numpy")
+def _moments(rotated, squares, target, weight, scale, mu, var):  # type: ignore[no-untyped-def]
+    """Mean and variance of one regulariser on one chunk, from U'k(X, points) and its squares; two rows per pass."""
+    count, width = rotated.shape
+    for g in range(width):
+        mu[g], var[g] = 0.0, scale
+    for j in range(0, count - 1, 2):
+        t0, t1, w0, w1 = target[j], target[j + 1], weight[j], weight[j + 1]
+        v0, v1, s0, s1 = rotated[j], rotated[j + 1], squares[j], squares[j + 1]
+        for g in range(width):
+            mu[g] += t0 * v0[g] + t1 * v1[g]
+        for g in range(width):
+            var[g] -= w0 * s0[g] + w1 * s1[g]
+    if count % 2:
+        t, w, value, square = target[count - 1], weight[count - 1], rotated[count - 1], squares[count - 1]
+        for g in range(width):
+            mu[g] += t * value[g]
+        for g in range(width):
+            var[g] -= w * square[g]
+
+
+@numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
+def _intersect(  # type: ignore[no-untyped-def]
+    points, factor, x, vectors, weights, targets, factors, rbf, c1, c2, scale, floor, chunk, lower, upper, mean, variance
+):
+    size, count, bands = points.shape[1], x.shape[0], factors.shape[0]
+    for task in numba.prange((size + chunk - 1) // chunk):
+        g0 = task * chunk
+        g1 = min(g0 + chunk, size)
+        width = g1 - g0
+        row, rotated, squares = np.empty(width), np.zeros((count, width)), np.empty((count, width))
+        mu, var = np.empty(width), np.empty(width)
+        low, high = lower[g0:g1], upper[g0:g1]
+        block = points[:, g0:g1] * factor
+        for i in range(count):
+            _kernel_row(block, x[i], rbf, c1, c2, scale, row)
+            for j in range(count):
+                entry, sums = vectors[i, j], rotated[j]
+                for g in range(width):
+                    sums[g] += entry * row[g]
+        for j in range(count):
+            for g in range(width):
+                squares[j, g] = rotated[j, g] * rotated[j, g]
+        for p in range(bands):
+            _moments(rotated, squares, targets[p], weights[p], scale, mu, var)
+            width_in_sd = factors[p]
+            for g in range(width):
+                half = width_in_sd * np.sqrt(max(var[g], floor))
+                low[g] = max(low[g], mu[g] - half)
+                high[g] = min(high[g], mu[g] + half)
+        _moments(rotated, squares, targets[bands], weights[bands], scale, mu, var)
+        for g in range(width):
+            mean[g0 + g], variance[g0 + g] = mu[g], max(var[g], 0.0)
 
 
 # -- distance transform --------------------------------------------------------------------------------------------------
@@ -373,6 +437,26 @@ def _envelope_line(values, spacing, out, apex, start):  # type: ignore[no-untype
             k += 1
         offset = (q - apex[k]) * spacing
         out[q] = offset * offset + values[apex[k]]
+
+
+@numba.njit(parallel=True, nogil=True, cache=True, error_model="numpy")
+def _short_axis(values, spacing, tasks):  # type: ignore[no-untyped-def]
+    """The same as `_envelope_axis` by comparing all pairs: for short lines, many of which are handled at once."""
+    before, length, after = values.shape
+    for task in numba.prange(tasks):
+        first, last = before * task // tasks, before * (task + 1) // tasks
+        block = np.empty((length, after))
+        for b in range(first, last):
+            for p in range(length):
+                for k in range(after):
+                    block[p, k] = values[b, p, k]
+            for q in range(length):
+                out = values[b, q]
+                for p in range(length):
+                    offset = (q - p) * spacing
+                    squared, line = offset * offset, block[p]
+                    for k in range(after):
+                        out[k] = min(out[k], squared + line[k])
 
 
 @numba.njit(parallel=True, nogil=True, cache=True, error_model="numpy")
@@ -486,13 +570,40 @@ class FusedCPU:
                 rows, keep, mean, variance, lower, upper, floor, _CHUNK,
             )  # fmt: skip
 
+    def intersect(
+        self,
+        points: FloatArray,
+        x: FloatArray,
+        vectors: FloatArray,
+        weights: FloatArray,
+        targets: FloatArray,
+        factors: FloatArray,
+        family: str,
+        outputscale: float,
+        lower: FloatArray,
+        upper: FloatArray,
+        mean: FloatArray,
+        variance: FloatArray,
+    ) -> None:
+        """See `Compute.intersect`."""
+        rbf, c1, c2, factor = _family(family)
+        with _exclusive("the intervals"):
+            _intersect(
+                points, factor, x * factor, np.ascontiguousarray(vectors), weights, targets, factors, rbf, c1, c2, outputscale,
+                variance_floor(len(x), outputscale), _CHUNK, lower, upper, mean, variance,
+            )  # fmt: skip
+
     def lower_envelope(self, weights: FloatArray, spacing: FloatArray) -> FloatArray:
         """See `Compute.lower_envelope`."""
         result = np.array(weights, dtype=np.float64, order="C")
         for axis, length in enumerate(weights.shape):
             before, after = math.prod(weights.shape[:axis]), math.prod(weights.shape[axis + 1 :])
+            lines = result.reshape(before, length, after)
             with _exclusive("the distance transform"):
-                _envelope_axis(result.reshape(before, length, after), float(spacing[axis]))
+                if length <= _SHORT:
+                    _short_axis(lines, float(spacing[axis]), min(before, _TASKS))
+                else:
+                    _envelope_axis(lines, float(spacing[axis]))
         return result
 
 

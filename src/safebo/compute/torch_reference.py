@@ -99,6 +99,36 @@ class TorchReference:
             for target, value in ((mean, mu), (variance, var), (lower, low), (upper, high)):
                 target[block] = value.cpu().numpy()
 
+    def intersect(
+        self,
+        points: FloatArray,
+        x: FloatArray,
+        vectors: FloatArray,
+        weights: FloatArray,
+        targets: FloatArray,
+        factors: FloatArray,
+        family: str,
+        outputscale: float,
+        lower: FloatArray,
+        upper: FloatArray,
+        mean: FloatArray,
+        variance: FloatArray,
+    ) -> None:
+        """See `Compute.intersect`."""
+        samples, basis = self._tensor(x), self._tensor(vectors).T
+        weight, target, factor = self._tensor(weights), self._tensor(targets), self._tensor(factors)[:, None]
+        step = max(1, _PAIRS_AT_ONCE // (len(weights) + len(x)))
+        for first in range(0, points.shape[1], step):
+            block = slice(first, min(first + step, points.shape[1]))
+            distance = torch.cdist(samples, self._tensor(points[:, block]).T, compute_mode="donot_use_mm_for_euclid_dist")
+            rotated = basis @ (outputscale * _correlation(distance, family))
+            mu, var = target @ rotated, outputscale - weight @ rotated**2
+            half = factor * var[:-1].clamp(min=variance_floor(len(x), outputscale)).sqrt()
+            for low, high in zip(mu[:-1] - half, mu[:-1] + half, strict=True):
+                lower[block] = np.maximum(lower[block], low.cpu().numpy())
+                upper[block] = np.minimum(upper[block], high.cpu().numpy())
+            mean[block], variance[block] = mu[-1].cpu().numpy(), var[-1].clamp(min=0.0).cpu().numpy()
+
     def lower_envelope(self, weights: FloatArray, spacing: FloatArray) -> FloatArray:
         """See `Compute.lower_envelope`; all pairs along each axis, O(G * length)."""
         result = self._tensor(weights)

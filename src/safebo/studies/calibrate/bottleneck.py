@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from safebo.bounds import MartingaleMixture
+from safebo.bounds import MartingaleMixture, intersection
 from safebo.domain import Cube, Grid
-from safebo.posterior import Posterior
+from safebo.posterior import Posterior, scaled_columns
 from safebo.problems import RKHSProblem
 from safebo.studies.calibrate.cases import FAMILIES, KNOWN, YARDSTICK
 from safebo.studies.common import Row, Table, parallel
@@ -84,7 +84,8 @@ def first_step(problem: RKHSProblem, margin: float) -> tuple[float, float]:
     samples, value = np.zeros((REPEATS, 2)), problem.threshold + margin
     posterior = Posterior.empty(kernel, 2, bound.regulariser(noise)).extend(samples, np.full(REPEATS, value))
     line = np.column_stack([lengthscale * _DISTANCES, np.zeros(len(_DISTANCES))])
-    lower, upper = bound.interval(posterior, kernel(samples, line), problem.norm, noise, DELTA)
+    field = intersection(bound, posterior, scaled_columns(line.T, kernel), problem.norm, noise, DELTA)
+    lower, upper = field.lower, field.upper
     certified = lower >= problem.threshold
     steps = len(_DISTANCES) if certified.all() else int(np.argmin(certified))
     return 0.5 * float(upper[0] - lower[0]), float(_DISTANCES[steps - 1]) if steps else 0.0
