@@ -31,6 +31,7 @@ _TILE = 32  # centres per inner loop of the pairwise sums: two AVX-512 registers
 _LINES = 64  # grid lines per task of the distance transform
 _SHORT = 16  # points per line up to which the distance transform compares all pairs
 _TASKS = 64  # of the transform of short lines
+_BAND_CHUNK = 128  # points per task of `intersect`, which passes over its rows once per regulariser: L1
 _CHUNK = 512  # points per task of `advance`: 30 samples x 512 points x 8 bytes stay in the L2 cache
 
 
@@ -590,7 +591,7 @@ class FusedCPU:
         with _exclusive("the intervals"):
             _intersect(
                 points, factor, x * factor, np.ascontiguousarray(vectors), weights, targets, factors, rbf, c1, c2, outputscale,
-                variance_floor(len(x), outputscale), _CHUNK, lower, upper, mean, variance,
+                variance_floor(len(x), outputscale), _BAND_CHUNK, lower, upper, mean, variance,
             )  # fmt: skip
 
     def lower_envelope(self, weights: FloatArray, spacing: FloatArray) -> FloatArray:
