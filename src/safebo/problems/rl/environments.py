@@ -141,7 +141,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "ant",
             "Ant-v5",
-            Task(dict.fromkeys(_ANT, (-2.0, 2.0)), {"up": 0.0, "speed": 1.0}, 200, 30, 0.12, 0.1, (10, 0.05), 5),
+            Task(dict.fromkeys(_ANT, (-2.0, 2.0)), {"up": 0.0, "speed": 1.0}, 200, 30, 0.12, 0.2, (10, 0.05), 5),
             Training(300_000, (128, 128), settings=_LESS),
             options={
                 "include_cfrc_ext_in_observation": False,
