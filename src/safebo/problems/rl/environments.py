@@ -117,7 +117,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "swimmer",
             "Swimmer-v5",
-            Task({"front": (-1.0, 1.0), "rear": (-1.0, 1.0)}, {"velocity": 3, "speed": 0.08}, 250, 5, 0.025, 0.2, (5, 0.1), 500),
+            Task({"front": (-1.0, 1.0), "rear": (-1.0, 1.0)}, {"velocity": 3, "speed": 0.08}, 250, 14, 0.025, 0.2, (5, 0.1), 500),
             Training(100_000, settings={"gamma": 0.998, "tau": 0.01, "learning_rate": 1e-3, "learning_starts": 2000}),
             options={"frame_skip": 16, "max_episode_steps": 250},
             model="swimmer.xml",
@@ -126,7 +126,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         Environment(
             "lunar_lander",
             "LunarLanderContinuous-v3",
-            Task({"main": (-0.5, 0.5), "side": (-0.5, 0.5)}, {"waiting": 0.3}, 1000, 40, 0.065, 0.2, (5, 0.1), 500),
+            Task({"main": (-0.5, 0.5), "side": (-0.5, 0.5)}, {"waiting": 0.3}, 1000, 100, 0.065, 0.2, (5, 0.1), 500),
             Training(200_000, (128, 128), settings={"learning_rate": 1e-3, "tau": 0.01, "learning_starts": 5000}),
             changed_options={"enable_wind": True, "wind_power": 8.0, "turbulence_power": 0.0},
         ),
