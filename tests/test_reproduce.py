@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib import resources
 import math
 import sys
 from dataclasses import replace
@@ -18,7 +19,7 @@ from safebo.exceptions import InvalidValueError, MissingExtraError
 from safebo.norms.scenario import make_query
 from safebo.rkhs import random_function
 from safebo.studies import reproduce
-from safebo.studies.reproduce import figure, locality, norm_ratio, random_functions, rl
+from safebo.studies.reproduce import figure, locality, norm_ratio, random_functions, rl, rl_landscapes
 
 NAMES = [
     "intro", "random-functions", "norm-ratio", "toy", "rl", "rl-landscapes", "cubes", "furuta", "tightness", "locality",
@@ -306,6 +307,21 @@ def test_drawn_random_functions_are_those_of_the_scenario_bound(t):
         np.testing.assert_allclose(rho(x), f(x), atol=0.1)
 
 
+def test_a_quick_look_at_other_environments(tmp_path):
+    reproduce.main(["rl-landscapes"], tmp_path, quick=True, jobs=1, env=["swimmer", "cart_pole", "swimmer"])
+    summary = json.loads((tmp_path / "rl-landscapes" / "summary.json").read_text())
+    assert list(summary["ours"]) == ["swimmer", "cart_pole"] and summary["complete"]
+
+
+def test_what_is_told_to_the_optimizers_does_not_change_the_landscape(monkeypatch):
+    problem = rl.RLProblem("cart_pole")
+    before = rl.plant_identity(problem), rl.identity(problem)
+    monkeypatch.setattr(problem, "row", replace(problem.row, task=replace(problem.row.task, noise=0.5, episodes=7)))
+    assert rl.plant_identity(problem) == before[0] and rl.identity(problem) != before[1]
+    monkeypatch.setattr(problem, "row", replace(problem.row, task=replace(problem.row.task, horizon=7)))
+    assert rl.plant_identity(problem) != before[0]
+
+
 def test_the_function_of_the_locality_figure_has_its_norm():
     assert locality.steep_in_the_middle(5.0, 0.1, 81, 0.05).norm == pytest.approx(5.0)
 
@@ -317,7 +333,7 @@ def test_published_numbers_are_complete():
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="results are not part of the source distribution")
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("rl")])  # `safebo reproduce rl` continues them
+@pytest.mark.parametrize("name", NAMES)
 def test_committed_results_are_full_and_have_the_present_settings(name):
     summary = json.loads((RESULTS / name / "summary.json").read_text())
     assert summary["complete"] and not summary["quick"]
@@ -327,9 +343,20 @@ def test_committed_results_are_full_and_have_the_present_settings(name):
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="results are not part of the source distribution")
+def test_committed_landscapes_are_those_of_the_package():
+    for name in ("cart_pole", "mountain_car", "swimmer", "lunar_lander"):
+        packaged = resources.files("safebo.problems.rl").joinpath("landscapes", f"{name}.csv").read_text()
+        assert packaged == (RESULTS / "rl-landscapes" / f"{name}.csv").read_text()
+    found = {row["environment"]: row["fingerprint"] for row in rows(RESULTS / "rl-landscapes" / "points.csv")}
+    episodes = rl_landscapes.settings(False)["episodes"]
+    assert found == {name: f"{rl.plant_identity(rl.RLProblem(name))}-{episodes[name]}" for name in rl.ENVIRONMENTS}
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="results are not part of the source distribution")
 def test_the_documented_table_is_the_one_of_the_study():
     assert (RESULTS / "rl" / "table.md").read_text() in (RESULTS.parents[1] / "docs" / "benchmarks.md").read_text()
     study = {(row["environment"], row["method"]): row for row in rows(RESULTS / "rl" / "runs.csv")}
+    assert len(rows(RESULTS / "rl" / "runs.csv")) == len(rl.ENVIRONMENTS) * len(rl.METHODS) * rl.settings(False)["seeds"]
     for (environment, method), row in study.items():
         job = {"environment": environment, "method": method, "seed": int(row["seed"]), **rl.settings(False)}
         assert row["fingerprint"] == rl.fingerprint(job)

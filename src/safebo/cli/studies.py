@@ -20,14 +20,16 @@ def reproduce(
         "out/reproduce"
     ),
     listing: Annotated[bool, typer.Option("--list", help="Name the figures and stop.")] = False,
-    env: Annotated[Optional[str], typer.Option(help="Only this environment of the RL figures.", show_default=False)] = None,
+    env: Annotated[
+        Optional[list[str]], typer.Option(help="Only this environment of the RL figures; may be repeated.", show_default=False)
+    ] = None,
     quick: Quick = False,
     jobs: Jobs = 0,
 ) -> None:
     """Make the numerical figures of the paper."""
     from safebo.studies import reproduce as study
 
-    study.main(names or [], out, listing=listing, quick=quick, jobs=jobs, env=env)
+    study.main(names or [], out, listing=listing, quick=quick, jobs=jobs, env=env or ())
 
 
 @app.command("train-norm", rich_help_panel=STUDY)

@@ -50,25 +50,24 @@ FIGURES: dict[str, Figure] = {
 
 
 def main(
-    names: Sequence[str], out: Path, *, listing: bool = False, quick: bool = False, jobs: int = 0, env: str | None = None
+    names: Sequence[str], out: Path, *, listing: bool = False, quick: bool = False, jobs: int = 0, env: Sequence[str] = ()
 ) -> None:
-    """Make the named figures, or all of them, in the order given; `env` limits those of the RL benchmarks to one."""
+    """Make the named figures, or all of them, in the order given; `env` limits those of the RL benchmarks to some."""
     if listing:
         for figure in FIGURES.values():
             print(f"{figure.name:<18} {figure.source:<16} {figure.title}")
         return
     chosen = _chosen(names)
-    if env is not None:
-        environment(env)  # an unknown name is an error before anything runs
+    for name in env:
+        environment(name)  # an unknown name is an error before anything runs
         if not any(figure.name.startswith("rl") for figure in chosen):
-            raise InvalidValueError(f"--env {env} is for the figures rl and rl-landscapes, not for {', '.join(names)}.")
+            raise InvalidValueError(f"--env {name} is for the figures rl and rl-landscapes, not for {', '.join(names)}.")
     require_matplotlib()
     for figure in chosen:
         figure.require()
     for figure in chosen:
-        summary = produce(
-            figure, Path(out) / figure.name, quick=quick, jobs=jobs, only=(env,) if env and figure.name.startswith("rl") else ()
-        )
+        only = tuple(dict.fromkeys(env)) if figure.name.startswith("rl") else ()
+        summary = produce(figure, Path(out) / figure.name, quick=quick, jobs=jobs, only=only)
         print(f"{figure.name}: {summary['headline']} ({summary['seconds']:.1f} s, {Path(out) / figure.name})", flush=True)
 
 

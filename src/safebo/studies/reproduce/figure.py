@@ -105,6 +105,8 @@ class Figure:
 def produce(figure: Figure, folder: Path, *, quick: bool, jobs: int, only: tuple[str, ...] = ()) -> Row:
     """Make one figure in its folder and return its summary."""
     settings = figure.settings(quick)
+    if quick and only:  # a small version of just these
+        settings = {**settings, "environments": list(only)}
     head = {"figure": figure.name, "source": figure.source, "title": figure.title, "quick": quick}
     _claim(folder, quick, settings)
     write_json(folder / "summary.json", {**head, "complete": False, "settings": settings})

@@ -24,7 +24,7 @@ from safebo.domain import LocalCubes
 from safebo.exceptions import SafeboWarning
 from safebo.norms import Scenario
 from safebo.optimizer import SafeOptimizer
-from safebo.problems.rl.environments import ENVIRONMENTS, Training, require_gymnasium
+from safebo.problems.rl.environments import ENVIRONMENTS, Environment, Training, require_gymnasium
 from safebo.problems.rl.problem import RLProblem
 from safebo.report import legend, new_figure
 from safebo.report.style import BLUE, GREEN, LINES, ORANGE, VERMILLION
@@ -98,7 +98,17 @@ def _problem(name: str) -> RLProblem:
 
 def identity(problem: RLProblem) -> str:
     """Changes with everything that defines a problem: its row of the table and its policy."""
-    digest = hashlib.sha256(repr(replace(problem.row, training=Training(0))).encode())
+    return _digest(problem, replace(problem.row, training=Training(0)))
+
+
+def plant_identity(problem: RLProblem) -> str:
+    """Changes with everything that an episode depends on, but not with what is told to the optimizers."""
+    task = replace(problem.row.task, episodes=0, noise=0.0, lengthscale=0.0, cubes=(0, 0.0), points=0)
+    return _digest(problem, replace(problem.row, training=Training(0), task=task))
+
+
+def _digest(problem: RLProblem, row: Environment) -> str:
+    digest = hashlib.sha256(repr(row).encode())
     for array in (*problem.actor.weights, *problem.actor.biases, problem.actor.low, problem.actor.high):
         digest.update(array.tobytes())
     return digest.hexdigest()[:12]

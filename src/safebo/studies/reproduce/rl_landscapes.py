@@ -21,7 +21,7 @@ from safebo.report import new_figure
 from safebo.report.style import BLACK, BLUE, COLORMAP, LIGHT, LINES, VERMILLION, scatter
 from safebo.studies.common import Row
 from safebo.studies.reproduce.figure import Figure, Outcome, Work, plain_axes
-from safebo.studies.reproduce.rl import TITLES, identity
+from safebo.studies.reproduce.rl import TITLES, plant_identity
 
 FOUND = {
     "half_cheetah": [0.03, 0.2, -0.13, -0.33, 0.0, -0.27],
@@ -40,7 +40,8 @@ def settings(quick: bool) -> dict[str, Any]:
     The lander crashes rarely: its map needs more episodes.
     """
     if quick:
-        return {"environments": ["cart_pole"], "line": 7, "map": 5, "slice": 5, "episodes": {"cart_pole": 1}, "found": FOUND}
+        episodes = dict.fromkeys(ENVIRONMENTS, 1)
+        return {"environments": ["cart_pole"], "line": 7, "map": 5, "slice": 5, "episodes": episodes, "found": FOUND}
     episodes = {**dict.fromkeys(ENVIRONMENTS, 10), "lunar_lander": 40}
     return {"environments": list(ENVIRONMENTS), "line": 121, "map": 15, "slice": 11, "episodes": episodes, "found": FOUND}
 
@@ -142,7 +143,7 @@ def draw_slices(ax: Any, name: str, rows: list[Row], through: str) -> None:
     ax.axhline(0.0, **{**LINES["limit"], "label": "_limit"})
     low, high = ax.get_ylim()
     ax.set_ylim(low - 0.3 * (high - low), high)  # room for the legend
-    ax.legend(loc="lower center", fontsize=7, ncols=3, frameon=False, handlelength=2.4)
+    ax.legend(loc="lower center", fontsize=7, ncols=3, frameon=False, handlelength=2.2, columnspacing=1.0)
 
 
 def make(work: Work) -> Outcome:
@@ -151,7 +152,7 @@ def make(work: Work) -> Outcome:
     jobs: list[Row] = []
     for name in s["environments"]:
         episodes = s["episodes"][name]
-        common = {"environment": name, "fingerprint": f"{identity(problem(name))}-{episodes}", "episodes": episodes}
+        common = {"environment": name, "fingerprint": f"{plant_identity(problem(name))}-{episodes}", "episodes": episodes}
         for i, (axis, through, bias) in enumerate(points(name, s)):
             jobs.append({**common, "number": i, "axis": axis, "through": through, "bias": " ".join(f"{b:.6g}" for b in bias)})
     now = set(work.only or s["environments"])
