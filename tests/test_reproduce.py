@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from importlib import resources
 import math
 import sys
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np

@@ -123,7 +123,7 @@ def fingerprint(job: Row) -> str:
 
 
 def seconds(job: Row, problem: RLProblem) -> float:
-    """Processor time of the optimizer after which a run ends: beyond two dimensions, for Algorithm 4 on its large grids in two."""
+    """Processor time of the optimizer after which a run ends: beyond two dimensions, for Algorithm 4 and its grids in two."""
     limited = problem.domain.dim > (1 if job["method"] == "algorithm-4" else 2)
     return float(job["seconds"]) if limited else math.inf
 
