@@ -210,7 +210,7 @@ def bottlenecks(ways: list[Row]) -> str:
     return (
         f"The goal in 2-D is 90 % of the runs solved within 60 experiments. Measured with the defaults: {solved} of {len(ran)}, "
         f"{100 * solved / max(len(ran), 1):.0f} % (95 % interval {100 * low:.0f} to {100 * high:.0f} %). Told the true "
-        f"norm, the defaults solve {sum(map(bool, again))} of the {len(again)} others.\n\n"
+        f"norm, the defaults solve {sum(map(bool, again))} of the {len(again)} others that they ran on.\n\n"
         + _table((*head, *(f"{NAMES[method]}: solved" for method in ("default", KNOWN, YARDSTICK))), body)
     )
 

@@ -189,7 +189,7 @@ PARTS: dict[str, Part] = {
     "main": Part(_ONE, ("default", YARDSTICK, "true/mixture/confidence/global"), 300),
     "published": Part(_ONE, (_PUBLISHED, "scenario/paper/union/local", "scenario/paper/confidence/global"), 100),
     "conditions": Part(_REST, ("default", YARDSTICK), 60),
-    "2-D": Part(("2-D, norm 1..10", "2-D, norm 1..30"), ("default", YARDSTICK, KNOWN), 30),
+    "2-D": Part(("2-D, norm 1..10", "2-D, norm 1..30"), ("default", YARDSTICK, KNOWN), 90),
     "3-D": Part(("3-D, norm 1..10",), ("default", YARDSTICK), 10),
     "6-D": Part(("6-D, norm 1..10",), ("default", YARDSTICK), 4),
     "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),
