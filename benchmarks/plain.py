@@ -52,6 +52,16 @@ def posterior(x, y, kernel, noise, points):
         return prediction.mean, prediction.variance.clamp(min=0.0).sqrt()
 
 
+def interval(posterior, points, alphas, factors):
+    """Intersection of mean +- factor sd over all regularisers, (p, G) arrays throughout; one eigendecomposition serves them."""
+    cross, spectrum = posterior.kernel(posterior.x, points), posterior.spectrum
+    weights = 1.0 / (spectrum.values[None, :] + alphas[:, None])
+    rotated = spectrum.vectors.T @ cross
+    means, variances = (weights * spectrum.y) @ rotated, posterior.kernel.outputscale - weights @ rotated**2
+    half = factors[:, None] * np.sqrt(np.maximum(variances, 0.0))
+    return (means - half).max(axis=0), (means + half).min(axis=0)
+
+
 def metric(a, b, kernel):
     """Kernel metric between all rows of a and b."""
     k0 = kernel(a[:1]).to_dense()[0, 0]
