@@ -12,7 +12,7 @@ import pytest
 
 from safebo import cli
 from safebo.exceptions import InvalidValueError
-from safebo.problems.rl import RLProblem
+from safebo.problems.rl import RLProblem, environments
 from safebo.problems.rl.actor import POLICIES, Actor
 from safebo.problems.rl.environments import ENVIRONMENTS, make
 from safebo.problems.rl.scoring import FAILED, SCORES, Trajectory, score
@@ -64,6 +64,20 @@ def test_a_changed_model_leaves_no_file(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_only_mujocos_known_deprecation_is_silenced(tmp_path, monkeypatch, capfd):
+    import mujoco
+
+    monkeypatch.chdir(tmp_path)
+    make("half_cheetah", changed=True)
+    assert capfd.readouterr() == ("", "") and not list(tmp_path.iterdir())
+    assert mujoco.get_mju_user_warning() is None
+    with environments._without_deprecation():
+        hear = mujoco.get_mju_user_warning()
+        hear(f"{environments.DEPRECATED} and will be removed")
+        hear("another warning")
+    assert capfd.readouterr().err == "WARNING: another warning\n"
+
+
 def test_mountain_car_loses_power():
     assert make("mountain_car", changed=False).unwrapped.power == 0.0015
     assert make("mountain_car", changed=True).unwrapped.power == 0.0013
@@ -82,6 +96,8 @@ def test_the_wind_blows_one_way():
 def test_unknown_environments_are_refused():
     with pytest.raises(InvalidValueError, match=r"'pendulum'.*cart_pole"):
         RLProblem("pendulum")
+    with pytest.raises(InvalidValueError, match=r"\['a'\].*cart_pole"):
+        RLProblem(["a"])
 
 
 # -- actors --------------------------------------------------------------------------------------------------------------------
@@ -117,6 +133,13 @@ def test_actors_whose_layers_do_not_fit_are_refused():
     one = np.ones(1, np.float32)
     with pytest.raises(InvalidValueError, match="must fit"):
         Actor((np.ones((3, 2), np.float32), np.ones((1, 4), np.float32)), (np.ones(3, np.float32), one), -one, one)
+
+
+def test_actors_of_another_environment_are_refused():
+    with pytest.raises(InvalidValueError, match=r"'cart_pole' has 4 observations and 1 actions.*8 observations and 2 actions"):
+        RLProblem("cart_pole", actor=Actor.shipped("swimmer"))
+    problem = RLProblem("cart_pole", actor=Actor.shipped("cart_pole"))
+    assert problem.episode([0.0], 0) == RLProblem("cart_pole").episode([0.0], 0)
 
 
 # -- scores --------------------------------------------------------------------------------------------------------------------
@@ -215,6 +238,32 @@ def test_cart_pole_values_and_failures(problems):
     assert problem.is_unsafe([1.5]) and problem.failures([1.5]) == 1.0
     with pytest.raises(InvalidValueError, match="outside its bounds"):
         problem.measure([9.0], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("seed", [-1, None, True, 1.0])
+def test_a_wrong_seed_is_refused_and_breaks_nothing(seed):
+    problem = RLProblem("cart_pole")
+    with pytest.raises(InvalidValueError, match="seed must be an integer >= 0"):
+        problem.episode([0.0], seed)
+    with pytest.raises(InvalidValueError, match="seed must be an integer >= 0"):
+        problem.plant(seed)
+    assert problem.episode([0.0], np.int64(0)) == problem.episode([0.0], 0)
+
+
+def test_too_few_episodes_are_refused(problems):
+    problem = problems["cart_pole"]
+    for ask in (problem.is_unsafe, problem.value, problem.reference):
+        for episodes in (0, -1, True, 2.0):
+            with pytest.raises(InvalidValueError, match=f"episodes must be an integer >= 1, got {episodes}"):
+                ask([0.0], episodes)
+    with pytest.raises(InvalidValueError, match="experiments must be an integer >= 2, got 1"):
+        problem.measured_noise(experiments=1)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in MAPPED])
+def test_landscapes_exist_for_few_dimensions(name, problems):
+    with pytest.raises(InvalidValueError, match=rf"{name}.* has \d dimensions: landscapes exist for one and two dimensions"):
+        problems[name].landscape()
 
 
 def test_the_package_imports_neither_gymnasium_nor_torch():

@@ -6,9 +6,11 @@ they are compiled, so that masses and inertias follow the new geometry.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,7 +161,7 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 def environment(name: str) -> Environment:
     """The row of this name."""
-    if name not in ENVIRONMENTS:
+    if not isinstance(name, str) or name not in ENVIRONMENTS:
         raise InvalidValueError(f"No environment is called {name!r}; known are {', '.join(ENVIRONMENTS)}.")
     return ENVIRONMENTS[name]
 
@@ -168,6 +170,11 @@ def make(name: str, *, changed: bool, **options: Any) -> Any:
     """The Gymnasium environment, nominal or changed."""
     row = environment(name)
     gymnasium = require_gymnasium()
+    with _without_deprecation() if row.model else nullcontext():
+        return _made(gymnasium, row, changed, options)
+
+
+def _made(gymnasium: Any, row: Environment, changed: bool, options: Mapping[str, Any]) -> Any:
     arguments = {**row.options, **options}
     if not changed:
         return gymnasium.make(row.id, **arguments)
@@ -188,6 +195,34 @@ def make(name: str, *, changed: bool, **options: Any) -> Any:
 
         made = SteadyWind(made)
     return made
+
+
+DEPRECATED = "compiler attribute 'settotalmass' is deprecated"
+"""How MuJoCo's warning about Gymnasium's half cheetah begins; nobody here can do anything about it."""
+
+
+@contextmanager
+def _without_deprecation() -> Iterator[None]:
+    """MuJoCo does not print that warning; all others are shown."""
+    try:
+        import mujoco
+    except ImportError as error:
+        raise MissingExtraError(f"This RL benchmark needs MuJoCo ({error}): pip install 'safebo[rl]'.") from error
+    before = mujoco.get_mju_user_warning()
+
+    def hear(text: str) -> None:
+        if text.startswith(DEPRECATED):
+            return
+        if before is not None:
+            before(text)
+        else:
+            sys.stderr.write(f"WARNING: {text}\n")
+
+    mujoco.set_mju_user_warning(hear)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def changed_model(row: Environment) -> str:
