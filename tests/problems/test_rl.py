@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from safebo import cli
-from safebo.exceptions import InvalidValueError
-from safebo.problems.rl import RLProblem, environments
+from safebo.exceptions import InvalidValueError, SafeboError
+from safebo.problems import rendering
+from safebo.problems.rl import RLProblem, environments, pictures
 from safebo.problems.rl.actor import POLICIES, Actor
 from safebo.problems.rl.environments import ENVIRONMENTS, make
 from safebo.problems.rl.scoring import FAILED, SCORES, Trajectory, score
@@ -285,6 +287,59 @@ def test_training_continues_and_exports(tmp_path, capsys):
     assert steps() == [150, 300, 350]
     assert Actor.load(tmp_path / "cart_pole.safetensors").observations == 4
     assert "350 of 350 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["cart_pole", "mountain_car"])
+def test_an_animation_finds_a_backend(name, tmp_path, monkeypatch):
+    from PIL import Image
+
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    problem = RLProblem(name)
+    try:
+        images = pictures.frames(problem, problem.initial, 0, 30, 3)
+    except SafeboError as error:
+        pytest.skip(str(error))
+    assert images.shape[0] == 3 and images.shape[3] == 3 and (images[0] != images[2]).any() and np.ptp(images) > 50
+    pictures.animation(problem, problem.initial, tmp_path / "new" / "a.gif", number=3)
+    with Image.open(tmp_path / "new" / "a.gif") as file:
+        assert file.n_frames > 1 and file.width == 486  # equal pictures are one
+
+
+def test_an_animation_without_a_backend_says_what_to_set(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    tried = []
+    monkeypatch.setattr(rendering, "_attempt", lambda module, order, backend: tried.append(backend) or "broken")
+    command = ["animate-policy", "cart_pole", str(tmp_path / "a.gif"), "--bias", "0"]
+    err = refused(command, monkeypatch, capsys)
+    assert tried == ["egl", "osmesa", "glfw"] and "egl: broken; osmesa: broken; glfw: broken): set MUJOCO_GL" in err
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    assert "here (osmesa: broken)" in refused(command, monkeypatch, capsys)
+
+
+def test_a_wrong_backend_is_one_line(tmp_path):
+    """In a process of its own: MuJoCo reads the variable once."""
+    command = [sys.executable, "-m", "safebo.cli", "animate-policy", "cart_pole", str(tmp_path / "a.gif"), "--bias", "0"]
+    paths = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        command, env={**os.environ, "MUJOCO_GL": "foo", "PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 2 and "MUJOCO_GL='foo'" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_suffix_of_an_animation_is_checked_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pictures, "frames", None)  # nothing is drawn
+    err = refused(["animate-policy", "cart_pole", str(tmp_path / "a.txt"), "--bias", "0"], monkeypatch, capsys)
+    assert ".gif, .png or .webp" in err and not list(tmp_path.iterdir())
+
+
+def refused(command, monkeypatch, capsys):
+    """The one line of a command that ends with exit code 2."""
+    monkeypatch.setattr(sys, "argv", ["safebo", *command])
+    with pytest.raises(SystemExit) as ending:
+        cli.main()
+    err = capsys.readouterr().err
+    assert ending.value.code == 2 and err.startswith("safebo: ") and err.count("\n") == 1
+    return err
 
 
 def test_an_environment_without_the_study_is_refused(tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ they are compiled, so that masses and inertias follow the new geometry.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
@@ -204,10 +205,7 @@ DEPRECATED = "compiler attribute 'settotalmass' is deprecated"
 @contextmanager
 def _without_deprecation() -> Iterator[None]:
     """MuJoCo does not print that warning; all others are shown."""
-    try:
-        import mujoco
-    except ImportError as error:
-        raise MissingExtraError(f"This RL benchmark needs MuJoCo ({error}): pip install 'safebo[rl]'.") from error
+    mujoco = require_mujoco()
     before = mujoco.get_mju_user_warning()
 
     def hear(text: str) -> None:
@@ -245,3 +243,15 @@ def require_gymnasium() -> Any:
     except ImportError as error:
         raise MissingExtraError(f"The RL benchmarks need Gymnasium ({error}): pip install 'safebo[rl]'.") from error
     return gymnasium
+
+
+def require_mujoco() -> Any:
+    """The module, or an error that says how to install it, or what is wrong with MUJOCO_GL, which it reads at import."""
+    try:
+        import mujoco
+    except ImportError as error:
+        raise MissingExtraError(f"This RL benchmark needs MuJoCo ({error}): pip install 'safebo[rl]'.") from error
+    except Exception as error:
+        backend = os.environ.get("MUJOCO_GL")
+        raise InvalidValueError(f"MuJoCo does not start with MUJOCO_GL={backend!r} ({error}): unset it, or try egl.") from error
+    return mujoco
