@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -276,17 +279,161 @@ def test_the_package_imports_neither_gymnasium_nor_torch():
 # -- commands ------------------------------------------------------------------------------------------------------------------
 
 
-def test_training_continues_and_exports(tmp_path, capsys):
+def test_training_continues_and_exports(tmp_path, capsys, small_buffer):
     train_policy.main("cart_pole", tmp_path, quick=True)
 
     def steps():
-        return [int(row["steps"]) for row in csv.DictReader((tmp_path / "curve.csv").read_text().splitlines())]
+        return [int(row["steps"]) for row in curve(tmp_path)]
 
     assert steps() == [150, 300]
     train_policy.main("cart_pole", tmp_path, steps=350, quick=True)
     assert steps() == [150, 300, 350]
     assert Actor.load(tmp_path / "cart_pole.safetensors").observations == 4
+    assert json.loads((tmp_path / "actors" / "350.json").read_text())["curve"][-1]["steps"] == 350
     assert "350 of 350 steps" in capsys.readouterr().out
+
+
+def curve(folder):
+    return list(csv.DictReader((folder / "curve.csv").read_text().splitlines()))
+
+
+class Killed(BaseException):
+    """Nobody catches it, as nobody catches a kill."""
+
+
+def killed_after(number, monkeypatch):
+    """Let so many steps to the disk happen: each file synced, renamed, removed or written in another way."""
+    left = iter(range(number))
+
+    def dying(do):
+        def step(*arguments, **options):
+            if next(left, None) is None:
+                raise Killed
+            return do(*arguments, **options)
+
+        return step
+
+    monkeypatch.setattr(os, "fsync", dying(os.fsync))
+    monkeypatch.setattr(os, "replace", dying(os.replace))
+    monkeypatch.setattr(Path, "unlink", dying(Path.unlink))
+    monkeypatch.setattr(Actor, "save", dying(Actor.save))
+    monkeypatch.setattr(train_policy, "write_csv", dying(train_policy.write_csv))
+
+
+@pytest.fixture(scope="module")
+def small_buffer():
+    """Files of kilobytes."""
+    whole = train_policy._arguments
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_policy, "_arguments", lambda row, quick: {**whole(row, quick), "buffer_size": 1000})
+        yield
+
+
+def train_until_killed(folder, number):
+    """Whether so many steps to the disk were not enough for two evaluations."""
+    with pytest.MonkeyPatch.context() as patch:
+        killed_after(number, patch)
+        try:
+            train_policy.main("cart_pole", folder, steps=20, quick=True)
+        except Killed:
+            return True
+    return False
+
+
+def evaluations(folder):
+    """Number of evaluations in the state, which names the trainer and the replay buffer of the last one."""
+    if not (folder / "state.json").exists():
+        assert not (folder / "curve.csv").exists()
+        return 0
+    state = json.loads((folder / "state.json").read_text())
+    number = len(state["curve"])
+    assert list(state["files"]) == [f"checkpoint-{10 * number}.zip", f"replay-{10 * number}.pkl"]
+    for name, digest in state["files"].items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    return number
+
+
+def test_training_continues_after_a_kill_at_any_moment(tmp_path, small_buffer):
+    out, number, seen, between = tmp_path / "0", 0, [], 0
+    while train_until_killed(out, number):
+        seen.append(evaluations(out))
+        between += seen[-1] == 1 and (out / "checkpoint-20.zip").exists()
+        train_policy.main("cart_pole", out, steps=20, quick=True)
+        rows = curve(out)
+        assert [row["steps"] for row in rows] == ["10", "20"]
+        best = max(rows, key=lambda row: (float(row["mean"]), int(row["steps"])))["steps"]
+        for suffix in ("safetensors", "json"):
+            assert (out / f"cart_pole.{suffix}").read_bytes() == (out / "actors" / f"{best}.{suffix}").read_bytes()
+        names = {
+            "actors",
+            "cart_pole.safetensors",
+            "cart_pole.json",
+            "curve.csv",
+            "state.json",
+            "checkpoint-20.zip",
+            "replay-20.pkl",
+        }
+        assert {path.name for path in out.iterdir()} == names and evaluations(out) == 2
+        number += 1
+        out = tmp_path / str(number)
+    assert set(seen) == {0, 1, 2} and between > 0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, small_buffer):
+    out = tmp_path_factory.mktemp("trained")
+    train_policy.main("cart_pole", out, steps=4, seed=3, quick=True)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cart_pole", "--quick", "--seed", "1"], "seed 3, wanted 1"),
+        (["swimmer", "--quick", "--seed", "3"], "environment 'cart_pole', wanted 'swimmer'"),
+        (["cart_pole", "--seed", "3"], "learning_starts 100, wanted 1000"),
+    ],
+)
+def test_other_settings_than_those_of_the_folder_are_refused(arguments, message, trained, monkeypatch, capsys):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    err = refused(["train-policy", *arguments, "--out", str(trained)], monkeypatch, capsys)
+    assert str(trained) in err and message in err
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", ["checkpoint-4.zip", "replay-4.pkl", "state.json"])
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "missing"])
+def test_damaged_files_are_one_line(name, damage, trained, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "copy"
+    shutil.copytree(trained, out)
+    content = (out / name).read_bytes()
+    if damage == "missing":
+        (out / name).unlink()
+    else:
+        (out / name).write_bytes(content[: len(content) // 2] if damage == "truncated" else b'{"a": 1}')
+    err = refused(["train-policy", "cart_pole", "--quick", "--seed", "3", "--out", str(out)], monkeypatch, capsys)
+    assert (name if (name, damage) != ("state.json", "missing") else "no state.json") in err
+
+
+def test_a_trainer_that_cannot_be_loaded_is_one_line(trained, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "copy"
+    shutil.copytree(trained, out)
+    (out / "checkpoint-4.zip").write_bytes(b"of another version")
+    state = json.loads((out / "state.json").read_text())
+    state["files"]["checkpoint-4.zip"] = hashlib.sha256(b"of another version").hexdigest()
+    (out / "state.json").write_text(json.dumps(state))
+    err = refused(["train-policy", "cart_pole", "--quick", "--seed", "3", "--out", str(out)], monkeypatch, capsys)
+    assert "checkpoint-4.zip cannot be continued" in err
+
+
+def test_a_single_step_ends(tmp_path, small_buffer):
+    train_policy.main("cart_pole", tmp_path, steps=1, quick=True)
+    assert [row["steps"] for row in curve(tmp_path)] == ["1"]
+
+
+def test_a_wrong_seed_of_a_training_is_refused(tmp_path):
+    with pytest.raises(InvalidValueError, match="seed must be an integer >= 0"):
+        train_policy.main("cart_pole", tmp_path, seed=-1, quick=True)
 
 
 @pytest.mark.parametrize("name", ["cart_pole", "mountain_car"])

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -177,6 +177,23 @@ def write_csv(path: Path, columns: dict[str, Any]) -> None:
         writer.writerow(columns)
         for row in zip(*columns.values(), strict=True):
             writer.writerow([f"{v:.9g}" if isinstance(v, (float, np.floating)) else v for v in row])
+
+
+def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """A file that is there whole or, as before, not at all, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w+b") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    if os.name != "nt":  # the new name
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
