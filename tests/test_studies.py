@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -38,6 +43,55 @@ def test_the_study_resumes_and_summarises(tmp_path, monkeypatch, capsys):
     line = json.loads((tmp_path / "summary.json").read_text())["methods"][0]
     assert line["runs"] == 2 and line["unsafe_runs"] == 0 and line["unsafe_rate_95"][1] > 0.8
     assert "safeopt, B = 25" in capsys.readouterr().out
+
+
+INTERRUPTED = """
+import sys, time
+from pathlib import Path
+from safebo.studies.common import parallel
+
+def work(job):
+    Path(job).touch()
+    time.sleep(60.0)
+
+if __name__ == "__main__":
+    try:
+        list(parallel(work, sys.argv[1:], 2))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+"""
+
+
+def _workers(parent):
+    """Worker processes that have been started; their own imports may not be done."""
+    shown = subprocess.run(["pgrep", "-f", "-P", str(parent), "spawn_main"], capture_output=True, text=True, check=False).stdout
+    return [int(number) for number in shown.split()]
+
+
+@pytest.mark.skipif(not shutil.which("pgrep"), reason="no pgrep")
+@pytest.mark.parametrize("started", [True, False])
+def test_an_interrupt_reaches_the_parent_only(started, tmp_path):
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    marks = [tmp_path / str(number) for number in range(4)]
+    process = subprocess.Popen(
+        [sys.executable, "script.py", *map(str, marks)], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )  # fmt: skip
+    patience = time.monotonic() + 60.0
+    try:
+        while len(_workers(process.pid)) < 2 or (started and sum(mark.exists() for mark in marks) < 2):
+            assert process.poll() is None and time.monotonic() < patience
+            time.sleep(0.01)
+        for worker in _workers(process.pid):
+            os.kill(worker, signal.SIGINT)
+        time.sleep(1.0)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+        _, err = process.communicate(timeout=30.0)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (err, process.returncode) == ("interrupted\n", 130)
 
 
 def test_clopper_pearson_interval():

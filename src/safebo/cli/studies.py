@@ -63,12 +63,12 @@ def train_policy(
 @app.command("animate-policy", rich_help_panel=STUDY)
 def animate_policy(
     env: Annotated[str, typer.Argument(help="An environment of the RL benchmarks.")],
-    out: Annotated[Path, typer.Argument(help="The GIF to write.")],
+    out: Annotated[Path, typer.Argument(help="The GIF to write; PNG and WebP can be animated as well.")],
     bias: Annotated[list[float], typer.Option(help="One per action, in order.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the initial state.")] = 0,
     number: Annotated[int, typer.Option(min=2, help="Number of pictures.")] = 30,
 ) -> None:
-    """Show an episode of a policy in its changed environment, without and with a bias. MuJoCo may need MUJOCO_GL=egl."""
+    """Show an episode of a policy in its changed environment, without and with a bias."""
     from safebo.problems.rl import RLProblem, pictures
 
     pictures.animation(RLProblem(env), bias, out, seed=seed, number=number)

@@ -8,13 +8,14 @@ import multiprocessing
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -31,7 +32,8 @@ def cores() -> int:
 def parallel(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int = 0, label: str = "") -> Iterator[Result]:
     """Results of `work`, a function of a module, in the order in which they finish; one thread per worker, 0: all cores.
 
-    Shows a progress bar on a terminal. One worker runs in this process.
+    Shows a progress bar on a terminal. One worker runs in this process. An interrupt (Ctrl-C) reaches this process only, which
+    stops the others.
     """
     workers = min(workers or cores(), len(jobs))
     with _progress(len(jobs), label or work.__name__) as advance:
@@ -39,9 +41,28 @@ def parallel(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int = 
             for job in jobs:
                 yield advance(work(job))
             return
-        with _environment(), multiprocessing.get_context("spawn").Pool(workers) as pool:
+        with _environment(), _pool(workers) as pool:
             for result in pool.imap_unordered(work, jobs):
                 yield advance(result)
+
+
+def _pool(workers: int) -> Any:
+    """Worker processes that ignore interrupts. One that comes while they are started waits until they are."""
+    context = multiprocessing.get_context("spawn")
+    if not hasattr(signal, "pthread_sigmask"):
+        return context.Pool(workers, _ignore_interrupts)
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # its start would end the blocking
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: workers are safe during their imports
+    try:
+        return context.Pool(workers, _ignore_interrupts)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 _ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -156,6 +177,23 @@ def write_csv(path: Path, columns: dict[str, Any]) -> None:
         writer.writerow(columns)
         for row in zip(*columns.values(), strict=True):
             writer.writerow([f"{v:.9g}" if isinstance(v, (float, np.floating)) else v for v in row])
+
+
+def write_durably(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """A file that is there whole or, as before, not at all, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w+b") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    if os.name != "nt":  # the new name
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -3,9 +3,10 @@
     out/ENV.safetensors, ENV.json    the best deterministic actor so far, with settings and training curve
     out/actors/STEPS.safetensors     every evaluated actor
     out/curve.csv                    steps, mean and smallest return of the deterministic actor, seconds
-    out/checkpoint.zip, replay.pkl   the trainer's own state, to continue from; not needed by anything else
+    out/state.json and two files     the trainer's own state, to continue from; not needed by anything else
 
 The actor is evaluated every few thousand steps, in the nominal environment, over the same initial states, and the best is kept.
+A folder belongs to one training: another seed or environment is refused.
 """
 
 from __future__ import annotations
@@ -19,53 +20,57 @@ import numpy as np
 from safebo.exceptions import MissingExtraError
 from safebo.problems.rl.actor import Actor
 from safebo.problems.rl.environments import Environment, environment, make
-from safebo.studies.common import Table, provenance
+from safebo.rkhs import checked_seed
+from safebo.studies.common import Row, provenance, write_csv, write_durably
+from safebo.studies.policy_state import CURVE, State
 
 EVALUATIONS = 5  # episodes per evaluation
 QUICK_STEPS = 300
 EVALUATION_SEED = 10_000
-CURVE = ("steps", "mean", "smallest", "seconds")
 
 
 def main(env: str, out: Path, *, steps: int | None = None, seed: int = 0, quick: bool = False) -> None:
     """Train until `steps` environment steps in total are done; the default is the table's number."""
     row = environment(env)
     total = steps or (QUICK_STEPS if quick else row.training.steps)
-    every = total // 2 if quick else row.training.every
+    every = max(total // 2, 1) if quick else row.training.every
+    state = State.open(out, _settings(row, checked_seed(seed), quick))
     trainer = _trainer()
-    curve = Table(out / "curve.csv", CURVE, key=("steps",))
     nominal, judge = make(env, changed=False), make(env, changed=False)
-    checkpoint, replay = out / "checkpoint.zip", out / "replay.pkl"
-    if checkpoint.exists() and replay.exists():
-        model = trainer.load(checkpoint, env=nominal, device="cpu")
-        model.load_replay_buffer(replay)
+    if state.files:
+        model = state.load(trainer, nominal)
+        state.tidy()
+        publish(env, state)
     else:
         model = trainer("MlpPolicy", nominal, seed=seed, device="cpu", **_arguments(row, quick))
-    started = time.perf_counter() - float(curve.rows[-1]["seconds"] if curve.rows else 0.0)
+    started = time.perf_counter() - (state.curve[-1]["seconds"] if state.curve else 0.0)
     while model.num_timesteps < total:
         model.learn(min(every, total - model.num_timesteps), reset_num_timesteps=False)
         actor = export(model)
         returns = evaluate(actor, judge)
-        best = max((float(r["mean"]) for r in curve.rows), default=-np.inf)
-        curve.add(
-            {
-                "steps": model.num_timesteps,
-                "mean": round(float(returns.mean()), 3),
-                "smallest": round(float(returns.min()), 3),
-                "seconds": round(time.perf_counter() - started, 1),
-            }
-        )
-        about = _about(row, seed, total, curve)
-        actor.save(out / "actors" / f"{model.num_timesteps}.safetensors", about)
-        if returns.mean() >= best:
-            actor.save(out / f"{env}.safetensors", about)
-        model.save(checkpoint)
-        model.save_replay_buffer(replay)
+        point = _point(model.num_timesteps, returns, time.perf_counter() - started)
+        actor.save(out / "actors" / f"{model.num_timesteps}.safetensors", _about(row, seed, total, [*state.curve, point]))
+        state.save(model, point)
+        publish(env, state)
         print(
             f"{env}: {model.num_timesteps} of {total} steps, return {returns.mean():.1f}, smallest {returns.min():.1f}",
             flush=True,
         )
     print(f"{env}: the best actor is in {out / f'{env}.safetensors'}")
+
+
+def publish(env: str, state: State) -> None:
+    """Curve and best actor so far, where others look for them; the last of equals."""
+    write_csv(state.folder / "curve.csv", {name: [row[name] for row in state.curve] for name in CURVE})
+    best = max(state.curve, key=lambda row: (row["mean"], row["steps"]))
+    for suffix in (".safetensors", ".json"):
+        _copy(state.folder / "actors" / f"{best['steps']}{suffix}", state.folder / f"{env}{suffix}")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """A copy, where the source has not been removed."""
+    if source.exists():
+        write_durably(target, lambda file: file.write(source.read_bytes()))
 
 
 def export(model: Any) -> Actor:
@@ -106,7 +111,18 @@ def _arguments(row: Environment, quick: bool) -> dict[str, Any]:
     return {"policy_kwargs": policy, **settings}
 
 
-def _about(row: Environment, seed: int, total: int, curve: Table) -> dict[str, Any]:
+def _settings(row: Environment, seed: int, quick: bool) -> dict[str, Any]:
+    """What a training cannot be continued without."""
+    return {"environment": row.name, "seed": seed, "id": row.id, "options": dict(row.options), **_arguments(row, quick)}
+
+
+def _point(steps: int, returns: np.ndarray[Any, np.dtype[np.float64]], seconds: float) -> Row:
+    """A row of the curve."""
+    values = (round(float(value), digits) for value, digits in ((returns.mean(), 3), (returns.min(), 3), (seconds, 1)))
+    return dict(zip(CURVE, (steps, *values), strict=True))
+
+
+def _about(row: Environment, seed: int, total: int, curve: list[Row]) -> dict[str, Any]:
     """What stands beside the weights."""
     import gymnasium
     import stable_baselines3
@@ -118,7 +134,7 @@ def _about(row: Environment, seed: int, total: int, curve: Table) -> dict[str, A
         "algorithm": "soft actor-critic",
         "seed": seed,
         "training": training,
-        "curve": [{name: float(r[name]) for name in CURVE} for r in curve.rows],
+        "curve": [{name: float(r[name]) for name in CURVE} for r in curve],
         "provenance": provenance(**versions),
     }
 

@@ -6,9 +6,12 @@ they are compiled, so that masses and inertias follow the new geometry.
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -159,7 +162,7 @@ ENVIRONMENTS: dict[str, Environment] = {
 
 def environment(name: str) -> Environment:
     """The row of this name."""
-    if name not in ENVIRONMENTS:
+    if not isinstance(name, str) or name not in ENVIRONMENTS:
         raise InvalidValueError(f"No environment is called {name!r}; known are {', '.join(ENVIRONMENTS)}.")
     return ENVIRONMENTS[name]
 
@@ -168,6 +171,11 @@ def make(name: str, *, changed: bool, **options: Any) -> Any:
     """The Gymnasium environment, nominal or changed."""
     row = environment(name)
     gymnasium = require_gymnasium()
+    with _without_deprecation() if row.model else nullcontext():
+        return _made(gymnasium, row, changed, options)
+
+
+def _made(gymnasium: Any, row: Environment, changed: bool, options: Mapping[str, Any]) -> Any:
     arguments = {**row.options, **options}
     if not changed:
         return gymnasium.make(row.id, **arguments)
@@ -190,6 +198,31 @@ def make(name: str, *, changed: bool, **options: Any) -> Any:
     return made
 
 
+DEPRECATED = "compiler attribute 'settotalmass' is deprecated"
+"""How MuJoCo's warning about Gymnasium's half cheetah begins; nobody here can do anything about it."""
+
+
+@contextmanager
+def _without_deprecation() -> Iterator[None]:
+    """MuJoCo does not print that warning; all others are shown."""
+    mujoco = require_mujoco()
+    before = mujoco.get_mju_user_warning()
+
+    def hear(text: str) -> None:
+        if text.startswith(DEPRECATED):
+            return
+        if before is not None:
+            before(text)
+        else:
+            sys.stderr.write(f"WARNING: {text}\n")
+
+    mujoco.set_mju_user_warning(hear)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
 def changed_model(row: Environment) -> str:
     """The changed MuJoCo model as XML."""
     from gymnasium.envs import mujoco
@@ -210,3 +243,15 @@ def require_gymnasium() -> Any:
     except ImportError as error:
         raise MissingExtraError(f"The RL benchmarks need Gymnasium ({error}): pip install 'safebo[rl]'.") from error
     return gymnasium
+
+
+def require_mujoco() -> Any:
+    """The module, or an error that says how to install it, or what is wrong with MUJOCO_GL, which it reads at import."""
+    try:
+        import mujoco
+    except ImportError as error:
+        raise MissingExtraError(f"This RL benchmark needs MuJoCo ({error}): pip install 'safebo[rl]'.") from error
+    except Exception as error:
+        backend = os.environ.get("MUJOCO_GL")
+        raise InvalidValueError(f"MuJoCo does not start with MUJOCO_GL={backend!r} ({error}): unset it, or try egl.") from error
+    return mujoco

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from safebo.exceptions import InvalidValueError
+from safebo.problems.rendering import Images, draw, drawn
+from safebo.problems.rl.actor import Actor
 from safebo.problems.rl.environments import make
 from safebo.problems.rl.problem import Params, RLProblem, roll_out
+from safebo.rkhs import checked_seed
 
-Image = NDArray[np.uint8]
+SUFFIXES = (".gif", ".png", ".webp")
+"""Formats of an animation."""
 
 CAMERAS: dict[str, dict[str, Any]] = {
     "cart_pole": {"default_camera_config": {"distance": 2.6, "elevation": -8.0, "lookat": np.array([0.0, 0.0, 0.25])}},
@@ -20,11 +25,26 @@ CAMERAS: dict[str, dict[str, Any]] = {
 """Options of the renderer where its own view shows too little."""
 
 
-def frames(problem: RLProblem, params: Params, seed: int, steps: int, number: int) -> list[Image]:
+def frames(problem: RLProblem, params: Params, seed: int, steps: int, number: int) -> Images:
     """So many pictures of one episode, evenly spread over `steps`; the last one is repeated when the episode ends early."""
+    point, seed = problem.domain.point(params), checked_seed(seed)
+    if not problem.row.model:
+        return _frames(problem, point, seed, steps, number)
+    with tempfile.TemporaryDirectory(prefix="safebo-") as folder:
+        actor = Path(folder) / "actor.safetensors"
+        problem.actor.save(actor, {})
+        return drawn(__name__, {"name": problem.name, "actor": str(actor), "episode": [point.tolist(), seed, steps, number]})
+
+
+def _draw(order: dict[str, Any]) -> Images:
+    return _frames(RLProblem(order["name"], Actor.load(Path(order["actor"]))), *order["episode"])
+
+
+def _frames(problem: RLProblem, params: Params, seed: int, steps: int, number: int) -> Images:
+    """The pictures, drawn by this process."""
     env = make(problem.name, changed=True, render_mode="rgb_array", **CAMERAS.get(problem.name, {}))
     wanted = set(np.linspace(0, steps - 1, number).astype(int).tolist())
-    found: list[Image] = []
+    found: list[Images] = []
 
     def look(step: int) -> None:
         if step in wanted:
@@ -32,11 +52,14 @@ def frames(problem: RLProblem, params: Params, seed: int, steps: int, number: in
 
     roll_out(env, problem.actor, problem.domain.point(params), seed, steps, problem.start(0.5), look)
     env.close()
-    return found + [found[-1]] * (number - len(found))
+    return np.array(found + [found[-1]] * (number - len(found)))
 
 
 def animation(problem: RLProblem, params: Params, path: Path, *, seed: int = 0, number: int = 40, width: int = 240) -> None:
-    """A GIF: left without bias, right with it."""
+    """A GIF, or another of `SUFFIXES`: left without bias, right with it."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InvalidValueError(f"An animation ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {str(path)!r}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
     from PIL import Image as Pillow
     from PIL import ImageDraw
 
@@ -51,5 +74,8 @@ def animation(problem: RLProblem, params: Params, path: Path, *, seed: int = 0, 
             sheet.paste(Pillow.fromarray(image).resize((width, height), Pillow.Resampling.LANCZOS), (place, 16))
             ImageDraw.Draw(sheet).text((place + 4, 2), label, fill="black")
         pictures.append(sheet.quantize(64, Pillow.Quantize.MAXCOVERAGE, dither=Pillow.Dither.NONE))
-    path.parent.mkdir(parents=True, exist_ok=True)
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=100, loop=0, optimize=True)
+
+
+if __name__ == "__main__":
+    draw(_draw)

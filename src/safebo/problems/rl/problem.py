@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from safebo.domain import Box
+from safebo.exceptions import InvalidValueError
 from safebo.kernels import Matern
 from safebo.problems.rl.actor import Actor
 from safebo.problems.rl.environments import ENVIRONMENTS, environment, make
 from safebo.problems.rl.scoring import Episode, Trajectory, score
+from safebo.rkhs import checked_seed
 
 FloatArray = NDArray[np.float64]
 Params = Mapping[str, float] | ArrayLike
@@ -37,13 +39,13 @@ class RLProblem:
     def __init__(self, name: str, actor: Actor | None = None) -> None:
         self.row = environment(name)
         self.name = name
+        self._env: Any = None if actor is None else _fitting(name, actor)
         self.actor = actor if actor is not None else Actor.shipped(name)
         task = self.row.task
         self.domain = Box({label: (low, high) for label, (low, high) in task.biases.items()})
         self.noise = task.noise
         self.episodes = task.episodes
         self.kernel = Matern(nu=1.5, lengthscale=task.lengthscale)
-        self._env: Any = None
         self._values: dict[tuple[bytes, int], tuple[Episode, ...]] = {}
 
     @staticmethod
@@ -84,11 +86,12 @@ class RLProblem:
 
     def plant(self, seed: int) -> Callable[[Params], float]:
         """A plant to experiment on: `measure` with its own generator, so that two plants of the same seed agree."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(checked_seed(seed))
         return lambda params: self.measure(params, rng)
 
     def reference(self, params: Params, episodes: int = REFERENCE) -> tuple[Episode, ...]:
         """The episodes of the fixed seeds 0, 1, ...; computed once per point."""
+        _at_least(1, episodes, "episodes")
         point = self.domain.point(params)
         key = point.tobytes(), episodes
         if key not in self._values:
@@ -109,14 +112,38 @@ class RLProblem:
 
     def measured_noise(self, params: Params | None = None, experiments: int = 20) -> float:
         """Standard deviation of repeated experiments at a point, default b = 0."""
+        _at_least(2, experiments, "experiments")
         plant = self.plant(0)
         return float(np.std([plant(self.initial if params is None else params) for _ in range(experiments)], ddof=1))
 
     def landscape(self) -> dict[str, FloatArray]:
         """The committed landscape: columns of biases, `value` and `failures` on a grid (one or two dimensions)."""
         path = resources.files("safebo.problems.rl").joinpath("landscapes", f"{self.name}.csv")
+        if not path.is_file():
+            raise InvalidValueError(
+                f"There is no landscape of {self.name!r}, which has {self.domain.dim} dimensions: landscapes exist for one and "
+                "two dimensions."
+            )
         rows = list(csv.DictReader(path.read_text().splitlines()))
         return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+
+
+def _fitting(name: str, actor: Actor) -> Any:
+    """The changed environment, if the actor has its numbers of observations and actions."""
+    env = make(name, changed=True)
+    needed = (*env.observation_space.shape, *env.action_space.shape)
+    if needed != (actor.observations, actor.actions):
+        raise InvalidValueError(
+            f"{name!r} has {needed[0]} observations and {needed[1]} actions, the actor is one of {actor.observations} "
+            f"observations and {actor.actions} actions."
+        )
+    return env
+
+
+def _at_least(least: int, number: object, what: str) -> None:
+    """Refuse a number of something that is not an integer >= least."""
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
+        raise InvalidValueError(f"The number of {what} must be an integer >= {least}, got {number!r}.")
 
 
 def roll_out(
@@ -132,7 +159,7 @@ def roll_out(
 
     `look` is called before every step.
     """
-    observation, _ = env.reset(seed=seed, options=None if start is None else {"low": start, "high": start})
+    observation, _ = env.reset(seed=checked_seed(seed), options=None if start is None else {"low": start, "high": start})
     observations, rewards, ended = [observation], [], False
     for step in range(horizon):
         look(step)
