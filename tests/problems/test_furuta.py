@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -117,9 +118,13 @@ def test_coulomb_friction_holds_the_arm():
 
 
 def test_parameters_are_checked():
-    for wrong in ({"pendulum_mass": 0.0}, {"delay": -0.1}, {"gravity": math.nan}):
-        with pytest.raises(InvalidValueError, match=next(iter(wrong))):
-            replace(NOMINAL, **wrong)
+    for name, value in (
+        ("pendulum_mass", 0.0), ("delay", -0.1), ("gravity", math.nan), ("gravity", "9.81"), ("counts", 2.5), ("counts", None),
+        ("delay", 1e9), ("delay", 1.1),
+    ):  # fmt: skip
+        with pytest.raises(InvalidValueError, match=f"{name}.*{value!r}"):
+            replace(NOMINAL, **{name: value})
+    assert replace(NOMINAL, counts=2000, delay=0.05).resolution == 2.0 * math.pi / 2000
 
 
 # -- environment -------------------------------------------------------------------------------------------------------------
@@ -149,6 +154,29 @@ def test_encoders_are_quantised_and_the_amplifier_saturates():
     assert abs(observation[0] - info["state"][0]) <= 0.5001 * NOMINAL.resolution
     with pytest.raises(InvalidValueError, match="NaN"):
         environment.step(np.array([math.nan]))
+
+
+@pytest.mark.parametrize("action", [[1.0, 2.0], [], "1.0", ["1.0"], None, True, {}, 1j, [[1.0], [2.0, 3.0]]])
+def test_an_action_is_one_number(action):
+    environment = FurutaPendulum()
+    _, before = environment.reset(seed=0)
+    with pytest.raises(InvalidValueError, match=re.escape(repr(action))):
+        environment.step(action)
+    assert environment._info(0.0)["state"].tolist() == before["state"].tolist()  # nothing has moved
+
+
+@pytest.mark.parametrize("action", [2, 2.0, [2.0], np.array([[2.0]]), np.float32(2.0)])
+def test_a_voltage_may_come_in_any_shape_of_one_number(action):
+    environment = FurutaPendulum()
+    environment.reset(seed=0)
+    assert environment.step(action)[4]["voltage"] == 2.0
+
+
+@pytest.mark.parametrize("disturbance", [-1.0, math.nan, math.inf, "0.1", None])
+def test_a_disturbance_is_a_standard_deviation(disturbance):
+    for make in (FurutaPendulum, FurutaProblem):
+        with pytest.raises(InvalidValueError, match=f"disturbance.*{disturbance!r}"):
+            make(disturbance=disturbance)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.019])
