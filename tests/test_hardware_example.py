@@ -8,19 +8,23 @@ import json
 import math
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from safebo.exceptions import ExperimentAborted
-from safebo.problems.furuta import PERTURBED, FurutaPendulum
-from safebo.runs import SocketPlant, SubprocessPlant, Watchdog
+from safebo import SafeOptimizer
+from safebo.exceptions import ExperimentAborted, StopReason
+from safebo.problems.furuta import PERTURBED, FurutaPendulum, FurutaProblem
+from safebo.problems.furuta.experiment import PATIENCE, STEPS
+from safebo.runs import CallablePlant, SocketPlant, SubprocessPlant, Watchdog
 
 HERE = Path(__file__).parents[1] / "examples" / "hardware"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "src"), "PYTHONWARNINGS": "error"}
@@ -57,6 +61,65 @@ def test_behind_a_socket(tmp_path):
     done = tune("socket", "--port", port, cwd=tmp_path)  # nobody listens any more
     assert done.returncode == 1 and "was aborted and not told" in done.stderr and port in done.stderr
     assert "No connection" in done.stderr and "STOP" not in done.stderr and not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("experiments", [1, 2])
+def test_a_ctrl_c_stops_the_rig_and_keeps_what_was_measured(tmp_path, experiments):
+    command = [sys.executable, str(HERE / "tune.py"), "subprocess"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=ENVIRONMENT, cwd=tmp_path, start_new_session=True, **pipes) as process:
+        for _ in range(experiments):
+            assert "measured" in process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the rig's program as well
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said and "FAILED" not in said
+    first, second = said.splitlines()[-2:]
+    assert first == "Interrupted. The rig was stopped." and "aborted-run.json" in second
+    record = SafeOptimizer.from_json((tmp_path / "aborted-run.json").read_text())
+    assert record.state.step >= 1 + experiments
+
+
+def tuned(monkeypatch, tmp_path, values, experiments=3):
+    """tune.py with a plant that answers with the given values, one after the other."""
+    answers = iter(values)
+    module, log = load("tune"), []
+    plant = CallablePlant(
+        lambda params: next(answers), emergency_stop=lambda: log.append("stop"), close=lambda: log.append("close")
+    )
+    monkeypatch.setattr(module, "connect", lambda options: plant)
+    monkeypatch.chdir(tmp_path)
+    return module.main(["subprocess", "--experiments", str(experiments)]), log
+
+
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
+def test_a_violation_is_said_and_is_no_success(monkeypatch, tmp_path, capsys):
+    status, log = tuned(monkeypatch, tmp_path, [0.9, 0.9, -0.05])
+    said = capsys.readouterr().out
+    assert status == 4 and log == ["close"]
+    assert re.search(r"VIOLATION: a1 0\.\d+, a2 0\.\d+ measured -0\.05, below the threshold 0\.", said)
+    assert StopReason.VIOLATION.advice in said and "aborted-run.json" in os.listdir(tmp_path)
+
+
+def test_that_nothing_can_be_certified_is_said_and_is_no_success(monkeypatch, tmp_path, capsys):
+    status, log = tuned(monkeypatch, tmp_path, [0.05])
+    said = capsys.readouterr().out
+    assert status == 3 and log == ["close"]
+    assert "stopped after 0 experiments, empty_safe_set" in said and StopReason.EMPTY_SAFE_SET.advice in said
+    assert "best" not in said.splitlines()[-1] and "nothing is certified to be safe" in said
+
+
+def test_a_start_that_is_not_safe_is_said(monkeypatch, tmp_path, capsys):
+    status, log = tuned(monkeypatch, tmp_path, [-0.1])
+    assert status == 4 and log == ["stop", "close"] and "is not safe" in capsys.readouterr().err
+
+
+def test_an_answer_with_unknown_limits_ends_the_run_and_loses_nothing(monkeypatch, tmp_path, capsys):
+    status, log = tuned(monkeypatch, tmp_path, [0.9, 0.9, {"objective": 0.6, "constraints": {"torque": -1.1}}])
+    said = capsys.readouterr().err
+    assert status == 1 and log == ["stop", "close"] and "was aborted and not told" in said
+    assert "'torque': -1.1" in said and "objective 0.6" in said
+    assert SafeOptimizer.from_json((tmp_path / "aborted-run.json").read_text()).state.step == 2
 
 
 class Board:
@@ -114,6 +177,41 @@ def test_the_class_for_a_real_rig_in_the_readme(qube):
     with pytest.raises(RuntimeError, match="reset first"):
         rig.run({"a1": 0.239, "a2": 0.424})
     assert not rig.board.enabled
+
+
+class Weak(Board):
+    """Its motor does nothing for a number of periods."""
+
+    periods = 0
+
+    def write_voltage(self, voltage):
+        super().write_voltage(voltage if len(self.voltages) > self.periods else 0.0)
+
+
+def test_a_pendulum_that_is_caught_late_is_measured_as_usual(qube):
+    qube.board = Weak()
+    qube.board.periods = PATIENCE - 700
+    qube.reset()
+    assert qube.run({"a1": 0.239, "a2": 0.424}) > 0.0 and len(qube.board.voltages) > PATIENCE
+
+
+@pytest.mark.parametrize("periods", [PATIENCE - 300, PATIENCE + STEPS])
+def test_a_pendulum_that_is_caught_too_late_is_not_a_fall_of_the_tuned_gains(qube, periods):
+    qube.board = Weak()
+    qube.board.periods = periods
+    qube.reset()
+    with pytest.raises(RuntimeError, match="never caught within 20 s: the gains were not tried"):
+        qube.run({"a1": 0.239, "a2": 0.424})
+    assert not qube.board.enabled and qube.board.voltages[-1] == 0.0 and len(qube.board.voltages) <= PATIENCE + 2
+
+
+def test_a_motor_with_swapped_wires_is_not_a_fall_of_the_tuned_gains(qube):
+    step = qube.board.pendulum.step
+    qube.board.pendulum.step = lambda voltage: step(-voltage)
+    qube.reset()
+    with pytest.raises(RuntimeError, match=r"arm left its limits.*the gains were not tried"):
+        qube.run({"a1": 0.239, "a2": 0.424})
+    assert not qube.board.enabled and qube.board.voltages[-1] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -183,6 +281,15 @@ def test_a_stop_during_the_reset_of_the_simulated_rig_is_not_undone(monkeypatch)
     rig.reset()
     with pytest.raises(ValueError, match=r"a2 = 1\.5"):
         rig.run({"a1": 0.239, "a2": 1.5})
+
+
+def test_a_pendulum_that_the_simulated_rig_never_catches_is_an_error(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    rig = load("rig").SimulatedQube()
+    rig._problem = FurutaProblem(replace(PERTURBED, max_voltage=0.3))
+    rig.reset()
+    with pytest.raises(RuntimeError, match="never caught"):
+        rig.run({"a1": 0.239, "a2": 0.424})
 
 
 def load(name):
@@ -355,6 +462,28 @@ def test_a_pipe_that_ends_during_an_experiment_stops_it_at_once(tmp_path, end):
         finally:
             rig.kill()
     assert log.read_text().startswith("run stop ")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_late_signal_does_not_spoil_an_orderly_end(tmp_path):
+    program = f"import atexit, time\natexit.register(time.sleep, 0.5)\n{piped(tmp_path)[-1]}"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, bufsize=0) as rig:
+        rig.stdin.close()
+        wait_until((tmp_path / "log").exists)  # stopped
+        time.sleep(0.1)
+        rig.terminate()
+        assert rig.wait(10) == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_anything_is_switched_on_ends_the_program_in_order(number):
+    program = f"import sys, time; sys.path.insert(0, {str(HERE)!r}); import protocol; protocol.nothing_to_stop()"
+    command = [sys.executable, "-c", f"{program}; print('ready', flush=True); time.sleep(20)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as rig:
+        rig.stdout.readline()
+        rig.send_signal(number)
+        assert rig.wait(10) == 0
 
 
 def test_an_experiment_in_c_code_is_stopped_through_the_pipe(tmp_path):

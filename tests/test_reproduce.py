@@ -112,6 +112,8 @@ def check_furuta(summary, folder):
     assert methods["algorithm-4"]["falls"] == methods["default"]["falls"] == 0
     assert methods["safeopt-large"]["experiments"] == 0 and methods["safeopt-large"]["stops"] == ["empty_safe_set"]
     assert summary["ours"]["start"]["nominal"]["mean"] > summary["ours"]["start"]["perturbed"]["mean"] > 0.0
+    assert summary["ours"]["optimum"] is None and "reachable" not in summary["headline"]  # the quick map is too coarse
+    assert any("too coarse" in note for note in summary["notes"])
     assert all((float(row["reward"]) < 0.0) == (row["fell"] == "1") for row in rows(folder / "samples.csv"))
 
 

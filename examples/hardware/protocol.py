@@ -14,6 +14,7 @@ interpreter's lock) can delay that.
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import socket
@@ -132,10 +133,16 @@ def _signals(handle):
             signal.signal(getattr(signal, name), handle)
 
 
+def nothing_to_stop():
+    """Until a rig is served, nothing is switched on: a signal (Ctrl-C while the program starts) ends it at once, in order."""
+    _signals(lambda *_: os._exit(0))
+
+
 def serve_pipes(rig):
     """Answer requests from standard input on standard output until it closes or the program is told to end.
 
-    Then the program exits: with status 0 if the rig was stopped, with another one if that failed.
+    Then the program exits: with status 0 if the rig was stopped, with another one if that failed. From then on signals are
+    ignored: one that came late would kill the program on its way out, and the other side could not know that the rig is off.
     """
     sink, sys.stdout = sys.stdout, sys.stderr  # whatever is printed must not end up between the answers
 
@@ -158,6 +165,7 @@ def serve_pipes(rig):
     threading.Thread(target=read, daemon=True).start()
     _wait(ended)
     conversation.end()
+    _signals(signal.SIG_IGN)
     sys.exit(0)
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 import threading
 
-from protocol import serve_pipes, serve_socket
-
-from safebo.problems.furuta import FurutaProblem
+from protocol import nothing_to_stop, serve_pipes, serve_socket
 
 LIMITS = {"a1": (0.0, 1.0), "a2": (0.0, 1.0)}
 """The rig checks what it is asked to run, whatever the optimizer says."""
@@ -20,7 +18,11 @@ class SimulatedQube:
     """Swing up, catch, balance for 5 s, report the reward. The limits of arm, pendulum and voltage are in the controller."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._measure = FurutaProblem.perturbed().plant(seed)
+        import numpy as np
+
+        from safebo.problems.furuta import FurutaProblem
+
+        self._problem, self._rng = FurutaProblem.perturbed(), np.random.default_rng(seed)
         self._off = threading.Event()  # set: the motor is off
         self._off.set()
         self._lock, self._stops = threading.Lock(), 0
@@ -47,10 +49,12 @@ class SimulatedQube:
         for name, (low, high) in LIMITS.items():
             if not low <= params[name] <= high:
                 raise ValueError(f"{name} = {params[name]} is outside [{low}, {high}]")
-        reward = self._measure(params)
+        experiment = self._problem.experiment(params, int(self._rng.integers(2**31)))
         if self._off.is_set():
             raise RuntimeError("stopped during the experiment")
-        return reward
+        if not experiment.caught:
+            raise RuntimeError("the pendulum was never caught: the gains were not tried")
+        return experiment.reward
 
     def stop(self) -> None:
         """Motor off."""
@@ -66,6 +70,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=5555, help="0: any free port, which is printed")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    nothing_to_stop()  # the simulation takes a second to load
     rig = SimulatedQube(options.seed)
     if options.via == "pipes":
         serve_pipes(rig)

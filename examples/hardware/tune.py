@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from pathlib import Path
 
-from safebo import Box, Matern, SafeOptimizer
-from safebo.exceptions import ExperimentAborted
-from safebo.runs import Plant, SocketPlant, SubprocessPlant, Watchdog, drive
+from safebo import Box, Matern, SafeOptimizer, Trial
+from safebo.exceptions import SafeboError, StopFailedWarning, StopReason, UnsafeInitialSampleError
+from safebo.runs import Drive, Measurement, Plant, SocketPlant, SubprocessPlant, Watchdog, drive
+from safebo.runs.operate import interruptible
 
 START = {"a1": 0.239, "a2": 0.424}  # known to be safe
+THRESHOLD = 0.0  # the pendulum falls
 EXPERIMENT, RESET = 60.0, 60.0  # seconds that an experiment and a reset may take; a real experiment takes about 8
+
+RECORD = "aborted-run.json"  # all that was measured, where a run ends before its time
+DONE, ABORTED, NOTHING_LEFT, VIOLATION, INTERRUPTED = 0, 1, 3, 4, 130  # exit status
 
 
 def connect(options: argparse.Namespace) -> Plant:
@@ -28,6 +34,38 @@ def connect(options: argparse.Namespace) -> Plant:
     return Watchdog(plant, timeout=EXPERIMENT + 5.0, reset_timeout=RESET + 5.0)
 
 
+def show(number: int, trial: Trial, result: Measurement) -> None:
+    """One line per experiment."""
+    place = f"a1 {trial.params['a1']:.3f}  a2 {trial.params['a2']:.3f}"
+    print(f"{number:3d}  {place}  certified above {trial.lower:.2f}, measured {result.objective:.2f}", flush=True)
+
+
+def outcome(optimizer: SafeOptimizer, ended: Drive) -> int:
+    """Say how the run ended and what is known by now; the exit status."""
+    status = DONE
+    if ended.violations:
+        (a1, a2), (reward, *_) = optimizer.state.samples[-1].point, optimizer.state.samples[-1].values
+        print(f"VIOLATION: a1 {a1:.3f}, a2 {a2:.3f} measured {reward:.2f}, below the threshold {THRESHOLD:g}.")
+        print(StopReason.VIOLATION.advice)
+        status = VIOLATION
+    elif ended.stop_reason is not None:
+        print(f"stopped after {ended.experiments} experiments, {ended.stop_reason.value}: {ended.stop_reason.advice}")
+        status = DONE if ended.stop_reason is StopReason.CONVERGED else NOTHING_LEFT
+    best = optimizer.best()
+    known = f"a1 {best.params['a1']:.3f}, a2 {best.params['a2']:.3f}: between {best.lower:.2f} and {best.upper:.2f}"
+    print(f"best {known}" if best.lower > THRESHOLD else f"nothing is certified to be safe; the largest lower bound has {known}")
+    if status != DONE:
+        save(optimizer)
+    return status
+
+
+def save(optimizer: SafeOptimizer) -> None:
+    """Keep all that was measured."""
+    if optimizer.state.step > 0:
+        Path(RECORD).write_text(optimizer.state.to_json())
+        print(f"The run so far is in {RECORD}; SafeOptimizer.from_json continues it.", file=sys.stderr)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("via", choices=("subprocess", "socket"))
@@ -35,30 +73,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=5555)
     parser.add_argument("--experiments", type=int, default=30)
     options = parser.parse_args(arguments)
+    warnings.simplefilter("always", StopFailedWarning)
 
     optimizer = SafeOptimizer(
-        Box({"a1": (0.0, 1.0), "a2": (0.0, 1.0)}), threshold=0.0, noise=0.07, kernel=Matern(nu=1.5, lengthscale=0.2)
+        Box({"a1": (0.0, 1.0), "a2": (0.0, 1.0)}), THRESHOLD, noise=0.07, kernel=Matern(nu=1.5, lengthscale=0.2)
     )
     plant = connect(options)
     try:
-        drive(
-            optimizer, plant, options.experiments, initial=START,
-            on_result=lambda trial, result: print(
-                f"{optimizer.state.step - 1:3d}  a1 {trial.params['a1']:.3f}  a2 {trial.params['a2']:.3f}  "
-                f"certified above {trial.lower:.2f}, measured {result.objective:.2f}"
-            ),
-        )  # fmt: skip
-    except ExperimentAborted as error:
+        with interruptible(print):  # a second Ctrl-C does not interrupt the stop of the rig
+            ended = drive(
+                optimizer, plant, options.experiments, initial=START,
+                on_result=lambda trial, result: show(optimizer.state.step - 1, trial, result),
+            )  # fmt: skip
+    except KeyboardInterrupt as interrupt:
+        print(f"Interrupted.{'' if getattr(interrupt, '__notes__', ()) else ' The rig was stopped.'}", file=sys.stderr)
+        save(optimizer)
+        return INTERRUPTED
+    except UnsafeInitialSampleError as error:
+        print(f"{error} The rig was stopped.", file=sys.stderr)
+        return VIOLATION
+    except SafeboError as error:  # an aborted experiment, for one
         print(error, file=sys.stderr)
-        if optimizer.state.step > 0:
-            Path("aborted-run.json").write_text(optimizer.state.to_json())
-            print("The run so far is in aborted-run.json; SafeOptimizer.from_json continues it.", file=sys.stderr)
-        return 1
+        save(optimizer)
+        return ABORTED
     finally:
         plant.close()
-    best = optimizer.best()
-    print(f"best a1 {best.params['a1']:.3f}, a2 {best.params['a2']:.3f}: between {best.lower:.2f} and {best.upper:.2f}")
-    return 0
+    return outcome(optimizer, ended)
 
 
 if __name__ == "__main__":

@@ -131,6 +131,10 @@ class UnsafeMeasurementWarning(SafeboWarning):
     """A measurement lies outside a limit."""
 
 
+class StopFailedWarning(SafeboWarning):
+    """The emergency stop after an interrupt failed or is not confirmed: the rig must be switched off by hand."""
+
+
 class StopReason(Enum):
     """Why `ask` returned `None`. `advice` says what the person at the bench can do about it."""
 

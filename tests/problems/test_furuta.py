@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 
 from safebo.exceptions import InvalidValueError
 from safebo.problems.furuta import ENVIRONMENT, NOMINAL, PERTURBED, START, Controller, FurutaPendulum, FurutaProblem, Phase
-from safebo.problems.furuta.controller import ARM_LIMIT, FALL, RateFilter, gains
+from safebo.problems.furuta.controller import ARM_LIMIT, FALL, HARD_ARM_LIMIT, RateFilter, gains
 from safebo.problems.furuta.environment import CONTROL_STEP
 from safebo.problems.furuta.experiment import FALLEN, SCALE, STEPS, reward_of, run_experiment
 from safebo.problems.furuta.model import PHYSICS_STEP, build
@@ -117,9 +118,13 @@ def test_coulomb_friction_holds_the_arm():
 
 
 def test_parameters_are_checked():
-    for wrong in ({"pendulum_mass": 0.0}, {"delay": -0.1}, {"gravity": math.nan}):
-        with pytest.raises(InvalidValueError, match=next(iter(wrong))):
-            replace(NOMINAL, **wrong)
+    for name, value in (
+        ("pendulum_mass", 0.0), ("delay", -0.1), ("gravity", math.nan), ("gravity", "9.81"), ("counts", 2.5), ("counts", None),
+        ("delay", 1e9), ("delay", 1.1),
+    ):  # fmt: skip
+        with pytest.raises(InvalidValueError, match=f"{name}.*{value!r}"):
+            replace(NOMINAL, **{name: value})
+    assert replace(NOMINAL, counts=2000, delay=0.05).resolution == 2.0 * math.pi / 2000
 
 
 # -- environment -------------------------------------------------------------------------------------------------------------
@@ -149,6 +154,29 @@ def test_encoders_are_quantised_and_the_amplifier_saturates():
     assert abs(observation[0] - info["state"][0]) <= 0.5001 * NOMINAL.resolution
     with pytest.raises(InvalidValueError, match="NaN"):
         environment.step(np.array([math.nan]))
+
+
+@pytest.mark.parametrize("action", [[1.0, 2.0], [], "1.0", ["1.0"], None, True, {}, 1j, [[1.0], [2.0, 3.0]]])
+def test_an_action_is_one_number(action):
+    environment = FurutaPendulum()
+    _, before = environment.reset(seed=0)
+    with pytest.raises(InvalidValueError, match=re.escape(repr(action))):
+        environment.step(action)
+    assert environment._info(0.0)["state"].tolist() == before["state"].tolist()  # nothing has moved
+
+
+@pytest.mark.parametrize("action", [2, 2.0, [2.0], np.array([[2.0]]), np.float32(2.0)])
+def test_a_voltage_may_come_in_any_shape_of_one_number(action):
+    environment = FurutaPendulum()
+    environment.reset(seed=0)
+    assert environment.step(action)[4]["voltage"] == 2.0
+
+
+@pytest.mark.parametrize("disturbance", [-1.0, math.nan, math.inf, "0.1", None])
+def test_a_disturbance_is_a_standard_deviation(disturbance):
+    for make in (FurutaPendulum, FurutaProblem):
+        with pytest.raises(InvalidValueError, match=f"disturbance.*{disturbance!r}"):
+            make(disturbance=disturbance)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.019])
@@ -234,6 +262,42 @@ def test_phases():
     assert controller(np.array([0.1, 0.0])) == pytest.approx(-gains((0.3, 0.35))[0] * 0.1)
     assert controller(np.array([ARM_LIMIT + 0.01, 0.0])) == 0.0 and controller.phase is Phase.OFF
     assert controller(np.array([0.0, 0.0])) == 0.0 and controller.phase is Phase.OFF
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_an_arm_beyond_its_hard_limit_switches_the_motor_off_in_every_phase(phase, side):
+    controller = Controller(START, START, CONTROL_STEP)
+    controller.phase = phase
+    for angles in ((side * (HARD_ARM_LIMIT + 0.01), 0.0), (0.0, 0.0), (0.0, math.pi)):  # and it stays off
+        assert controller(np.array(angles)) == 0.0 and controller.phase is Phase.OFF
+
+
+def test_a_catch_is_given_up_at_the_arm_s_limit():
+    controller = Controller(START, START, CONTROL_STEP)
+    controller.phase = Phase.CATCH
+    controller(np.array([ARM_LIMIT + 0.01, 0.0]))
+    assert controller.phase is Phase.SWING_UP
+
+
+@pytest.mark.parametrize("parameters", [NOMINAL, PERTURBED])
+def test_a_motor_with_swapped_wires_is_switched_off(parameters):
+    environment, controller = FurutaPendulum(parameters), Controller(START, START, CONTROL_STEP)
+    observation, _ = environment.reset(seed=0)
+    voltages, off = [], None
+    for step in range(2000):
+        voltages.append(controller(observation))
+        off = step if off is None and controller.phase is Phase.OFF else off
+        observation, *_, info = environment.step(np.array([-voltages[-1]]))
+    assert off is not None and off * CONTROL_STEP < 2.0 and not np.any(voltages[off:])
+    assert abs(info["state"][2]) < 0.1  # it coasts, and comes to rest
+
+
+def test_the_swing_up_stays_away_from_the_hard_limit(perturbed):
+    for seed in (3, 608018051):  # the second has the widest swing of the committed study
+        experiment = perturbed.experiment(START, seed)
+        before = np.abs(experiment.states[: experiment.start, 0]).max()
+        assert experiment.caught and before < HARD_ARM_LIMIT - math.radians(25.0)
 
 
 # -- problem -----------------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from safebo import Box, Constraint, Fixed, SafeOptimizer
-from safebo.exceptions import InvalidValueError, PlantError, UnsafeInitialSampleError
-from safebo.runs import CallablePlant, drive
+from safebo.exceptions import ExperimentAborted, InvalidValueError, PlantError, StopFailedWarning, UnsafeInitialSampleError
+from safebo.runs import CallablePlant, Watchdog, drive
 
 
 class Rig:
@@ -63,7 +63,7 @@ def test_every_error_stops_the_plant():
         drive(optimizer(), rig.plant(), 2, initial={"a": 0.5})
     assert rig.stopped == 1
     rig = Rig()
-    with pytest.raises(InvalidValueError, match="missing"):
+    with pytest.raises(ExperimentAborted, match=r"lacks \['heat'\]"):
         drive(optimizer(constraints={"heat": Constraint(upper=1.0)}), rig.plant(), 2, initial={"a": 0.5})
     assert rig.stopped == 1
     rig = Rig()
@@ -81,9 +81,64 @@ def test_a_stop_that_fails_does_not_hide_the_error():
     def stop():
         raise OSError("no route to the rig.")
 
-    with pytest.raises(PlantError, match=r"division by zero AND THE EMERGENCY STOP FAILED: no route") as caught:
+    with pytest.raises(PlantError, match=r"division by zero AND THE EMERGENCY STOP FAILED: .*no route") as caught:
         drive(optimizer(), CallablePlant(lambda p: 1 / 0, emergency_stop=stop), 2, initial={"a": 0.5})
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    watched = Watchdog(CallablePlant(f, emergency_stop=stop), timeout=5)
+    with pytest.raises(PlantError) as caught:
+        drive(optimizer(), watched, 2, initial={"a": 0.5}, on_result=lambda trial, result: 1 / 0)
+    assert str(caught.value).count("STOP FAILED") == str(caught.value).count("by hand") == 1 and ".." not in str(caught.value)
+
+
+def f(params):
+    return 0.5
+
+
+def no_stop():
+    raise OSError("no route to the rig")
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_an_interrupt_stays_one(watched):
+    rig = Rig()
+    plant = Watchdog(rig.plant(), timeout=5) if watched else rig.plant()
+    opt = optimizer()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        drive(opt, plant, 2, initial={"a": 0.5}, on_result=interrupt)
+    assert (rig.stopped, opt.state.step) == (1, 2) and not getattr(caught.value, "__notes__", ())
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_stop_that_fails_after_an_interrupt_is_said_and_does_not_replace_it(watched):
+    plant = CallablePlant(f, emergency_stop=no_stop)
+    plant = Watchdog(plant, timeout=5) if watched else plant
+    with (
+        pytest.warns(StopFailedWarning, match=r"^THE EMERGENCY STOP FAILED: OSError: no route to the rig. Switch.*by hand.$"),
+        pytest.raises(KeyboardInterrupt) as caught,
+    ):
+        drive(optimizer(), plant, 2, initial={"a": 0.5}, on_result=interrupt)
+    assert len(caught.value.__notes__) == 1
+    with pytest.raises(KeyboardInterrupt) as caught:  # also where warnings are errors
+        drive(optimizer(), plant, 2, initial={"a": 0.5}, on_result=interrupt)
+    assert "no route" in caught.value.__notes__[0]
+
+
+def test_an_answer_with_limits_that_nobody_asked_for_is_an_aborted_experiment():
+    rig, opt = Rig(lambda n: 0.5 if n < 3 else {"objective": 0.25, "constraints": {"torque": -1.1}}), optimizer()
+    with pytest.raises(
+        ExperimentAborted, match=r"Experiment 2 of 4 .*has unknown \['torque'\].*0\.25.*-1\.1.*was stopped"
+    ) as error:
+        drive(opt, rig.plant(), 4, initial={"a": 0.5})
+    assert (rig.stopped, opt.state.step, len(rig.ran)) == (1, 2, 3) and error.value.params == rig.ran[-1]
+    result = drive(opt, rig.plant(), 4, on_abort=lambda trial, aborted: False)
+    assert len(result.aborted) == 1 and opt.state.step == 2
+    with pytest.raises(ExperimentAborted, match=r"EMERGENCY STOP FAILED.*no route") as error:
+        drive(opt, CallablePlant(rig.run, emergency_stop=no_stop), 4)
+    assert "was stopped" not in str(error.value)
 
 
 @pytest.mark.parametrize(("on_violation", "experiments"), [("stop", 2), ("continue", 4)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import signal
 import socket
 import sys
 import threading
@@ -22,6 +24,7 @@ from safebo.exceptions import (
     NoInitialSampleError,
     PlantError,
     PlantTimeoutError,
+    StopFailedWarning,
 )
 from safebo.runs import CallablePlant, Measurement, Plant, SocketPlant, SubprocessPlant, Watchdog, drive, measurement
 
@@ -264,6 +267,36 @@ def test_a_program_that_ends_in_order_confirms_the_stop():
         plant.run(PARAMS)
 
 
+SWITCHES_OFF = """import signal
+def off(*_):
+    time.sleep(0.05)  # the motor
+    sys.exit(0)
+signal.signal(signal.SIGINT, off)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("pause", [0.0, 0.01, 0.03, 0.06, 0.3])
+def test_a_program_that_a_ctrl_c_ends_in_order_has_confirmed_the_stop(pause):
+    plant = SubprocessPlant(
+        [sys.executable, "-c", f"import sys, time\n{SWITCHES_OFF}\n{RIG}".replace("BODY", "pass")], timeout=20
+    )
+    plant.reset()
+    plant._line._process.send_signal(signal.SIGINT)  # the terminal sends it to both
+    time.sleep(pause)
+    plant.emergency_stop()
+    assert plant._line is None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_program_that_a_ctrl_c_kills_has_not():
+    plant = SubprocessPlant(rig(), timeout=20)
+    plant.reset()
+    plant._line._process.send_signal(signal.SIGINT)
+    with pytest.raises(PlantError, match="not confirmed"):
+        plant.emergency_stop()
+
+
 def test_an_emergency_stop_waits_for_an_end_that_is_under_way():
     plant = SubprocessPlant(rig(STUCK), timeout=0.3, reset_timeout=20)
     plant.reset()
@@ -498,6 +531,31 @@ def test_a_failed_reset_is_an_aborted_experiment():
     assert log == ["stop"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_of_a_watched_plant_stops_it_and_stays_one(fails):
+    log, free = [], threading.Event()
+
+    def stop():
+        log.append("stop")
+        if fails:
+            raise OSError("relay does not answer")
+
+    def work(params):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return free.wait(20) and 1.0
+
+    plant = Watchdog(CallablePlant(work, emergency_stop=stop), timeout=20)
+    plant.reset()
+    said = pytest.warns(StopFailedWarning, match=r"EMERGENCY STOP FAILED: OSError: relay") if fails else contextlib.nullcontext()
+    with said, pytest.raises(KeyboardInterrupt):
+        plant.run(PARAMS)
+    free.set()
+    assert log == ["stop"]
+    with pytest.raises(ExperimentAborted, match="not reset"):
+        plant.run(PARAMS)
+
+
 def test_what_cannot_be_watched():
     with pytest.raises(InvalidValueError, match="not a plant"):
         Watchdog(lambda p: 1.0, timeout=1.0)
@@ -591,7 +649,7 @@ def test_limits_are_told_with_the_objective():
     opt = optimizer(constraints={"heat": Constraint(upper=2.0)})
     drive(opt, CallablePlant(lambda p: {"objective": f(p), "constraints": {"heat": p["a"]}}), 2, initial={"a": 0.4})
     assert opt.state.values().shape == (3, 2)
-    with pytest.raises(InvalidValueError, match=r"missing \['heat'\]"):
+    with pytest.raises(ExperimentAborted, match=r"lacks \['heat'\]"):
         drive(opt, CallablePlant(f), 1)
     assert opt.state.step == 3
 

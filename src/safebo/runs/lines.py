@@ -19,6 +19,10 @@ from safebo.runs.measurement import shown
 MAX_LINE = 1_000_000
 """Bytes of an answer at most."""
 
+BREATH = 0.2
+"""Seconds that a process has to end by itself even in an emergency: its input has closed, and it may have got a Ctrl-C as well. A
+signal in the middle of its own orderly end would kill it, and leave nobody who knows whether the rig is off."""
+
 GRACE = 2.0
 """Seconds that a process has to end by itself before it is terminated, and then before it is killed."""
 
@@ -115,10 +119,11 @@ class Pipe:
     def close(self, patience: float = 0.0) -> bool:
         """Close the input; terminate the process if it does not end in time, then kill it.
 
-        True if it ended by itself with status 0. Windows only knows how to kill: there it has some time in any case.
+        True if it ended by itself with status 0: it has switched the rig off. A process that a signal killed has not said so.
+        Windows only knows how to kill: there it has more time in any case.
         """
         process, forced = self._process, False
-        patience = max(patience, GRACE) if os.name == "nt" else patience
+        patience = max(patience, GRACE if os.name == "nt" else BREATH)
         with contextlib.suppress(OSError):
             self._in.close()
         for end, seconds in ((None, patience), (process.terminate, GRACE), (process.kill, None)):

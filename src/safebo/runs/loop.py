@@ -10,7 +10,7 @@ from safebo.exceptions import ExperimentAborted, InvalidValueError, PlantError, 
 from safebo.norms.base import count
 from safebo.optimizer import SafeOptimizer, Trial
 from safebo.runs.measurement import Measurement, measurement
-from safebo.runs.plants import Plant
+from safebo.runs.plants import Plant, agreed, described, stop_after, stop_failure
 
 OnAbort = Callable[[Trial, ExperimentAborted], bool]
 OnResult = Callable[[Trial, Measurement], object]
@@ -47,8 +47,9 @@ def drive(
     on_violation  after a measurement outside a limit, which is recorded in any case: "stop" (default) or "continue"
 
     Nothing runs before all arguments are checked. Nothing is ever learned from an aborted experiment. Unless the loop goes on,
-    the optimizer stays as it was: after the rig was checked, `drive` continues it with the same experiment. Any other exception
-    stops the plant and is passed on.
+    the optimizer stays as it was: after the rig was checked, `drive` continues it with the same experiment. An answer with other
+    limits than the optimizer's is an aborted experiment too. Any other exception stops the plant and is passed on; if the stop
+    fails, as `PlantError`, and after an interrupt (Ctrl-C) with a `StopFailedWarning`.
     """
     number = count(experiments, "experiments", 0)
     if not isinstance(plant, Plant):
@@ -60,11 +61,14 @@ def drive(
         return _drive(optimizer, plant, number, start, on_abort, on_result, on_violation == "stop")
     except ExperimentAborted:  # the plant is stopped already
         raise
-    except BaseException as error:
+    except Exception as error:
         try:
             plant.emergency_stop()
         except Exception as failed:
-            raise PlantError(f"{error} AND THE EMERGENCY STOP FAILED: {failed} Switch the rig off by hand.") from error
+            raise PlantError(f"{described(error)} AND {stop_failure(failed)}") from error
+        raise
+    except BaseException as interrupt:
+        stop_after(interrupt, plant)
         raise
 
 
@@ -80,14 +84,14 @@ def _drive(
     done = violations = 0
     aborted: list[ExperimentAborted] = []
     if initial is not None and optimizer.state.step == 0:
-        result = _experiment(plant, initial, "the initial experiment")
+        result = _experiment(optimizer, plant, initial, "the initial experiment")
         optimizer.tell(initial, result.objective, result.constraints)
     while done < experiments:
         trial = optimizer.ask()
         if trial is None:
             return Drive(done, tuple(aborted), violations, optimizer.stop_reason)
         try:
-            result = _experiment(plant, trial.params, f"experiment {done + 1} of {experiments}")
+            result = _experiment(optimizer, plant, trial.params, f"experiment {done + 1} of {experiments}")
         except ExperimentAborted as error:
             if on_abort is None:
                 raise
@@ -107,10 +111,10 @@ def _drive(
     return Drive(done, tuple(aborted), violations, None)
 
 
-def _experiment(plant: Plant, params: Mapping[str, float], name: str) -> Measurement:
+def _experiment(optimizer: SafeOptimizer, plant: Plant, params: Mapping[str, float], name: str) -> Measurement:
     try:
         plant.reset()
-        return measurement(plant.run(params))
+        return agreed(measurement(plant.run(params)), [output.name for output in optimizer.state.outputs[1:]], plant)
     except ExperimentAborted as error:
         text = f"{name[0].upper()}{name[1:]} was aborted and not told to the optimizer: {error.reason}"
         raise ExperimentAborted(text, dict(params)) from error

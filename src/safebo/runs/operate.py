@@ -34,7 +34,7 @@ from safebo.runs.campaign import Campaign
 from safebo.runs.driving import driving
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.measurement import Measurement, measurement
-from safebo.runs.plants import Plant
+from safebo.runs.plants import Plant, agreed
 from safebo.runs.starts import approve_start, next_start, retry_start, send_start
 
 POLL = 0.5
@@ -243,21 +243,8 @@ class _Runner:
                 time.sleep(self.retry_wait)
                 if self.campaign.ledger.halted is not None:
                     raise
-        result = measurement(plant.run(step.params))
-        wanted, found = {o.name for o in self.campaign.ledger.state.outputs[1:]}, set(result.constraints)
-        if wanted != found:
-            failed = ""
-            try:
-                plant.emergency_stop()
-            except PlantError as error:
-                failed = f" {error}"
-            lacks, surplus = sorted(wanted - found), sorted(found - wanted)
-            what = " and ".join(f"{verb} {names}" for verb, names in (("lacks", lacks), ("has unknown", surplus)) if names)
-            raise ExperimentAborted(
-                f"The plant's answer {what}: it answered objective {result.objective:g}, limits {result.constraints}. The plant "
-                f"was stopped.{failed} Correct the plant or the names of the limits."
-            )
-        return result
+        names = [output.name for output in self.campaign.ledger.state.outputs[1:]]
+        return agreed(measurement(plant.run(step.params)), names, plant)
 
     def not_sent(self, step: Step, error: ExperimentAborted) -> Result:
         """Nothing reached the plant: the same experiment may follow later."""

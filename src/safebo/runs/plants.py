@@ -7,11 +7,13 @@ ends the work with it. What `run` returns is the objective, or {"objective": ..,
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from safebo.exceptions import ExperimentAborted, InvalidValueError, NeverConnectedError, PlantError
+from safebo.exceptions import ExperimentAborted, InvalidValueError, NeverConnectedError, PlantError, StopFailedWarning
 from safebo.runs.lines import seconds_of
 from safebo.runs.measurement import Measurement, measurement
 from safebo.runs.remote import SocketPlant, SubprocessPlant
@@ -82,7 +84,7 @@ class Watchdog:
     A hang, an exception or an invalid answer stops the wrapped plant (`emergency_stop`) and aborts the experiment; nothing of
     it can be told. Only a connection that was never made needs no stop. The next experiment needs a successful `reset`. The
     plant works in a thread of its own: one that hangs forever is left behind, and as long as it does, `reset` is refused. An
-    interrupt (Ctrl-C) stops the plant as well.
+    interrupt (Ctrl-C) stops the plant as well and is passed on; should the stop fail, `StopFailedWarning` says so.
 
     This guards against software that fails. It does not replace limits and a watchdog in the rig itself, which also work when
     this computer does not.
@@ -140,16 +142,17 @@ class Watchdog:
         """The result of `work`, done in a thread; stops the plant and raises `ExperimentAborted` if there is none in time."""
         outcome: list[Any] = []
         failure: list[BaseException] = []
-        self._busy = _start(work, outcome, failure)
+        self._busy = _thread(work, outcome, failure)
         try:
+            self._busy.start()
             self._busy.join(seconds)
-        except BaseException:  # an interrupt
-            self.emergency_stop()
+        except BaseException as interrupt:
+            stop_after(interrupt, self)
             raise
         if outcome:
             return outcome[0]
         cause = failure[0] if failure else None
-        why = f"{name} hung: no answer within {seconds:g} s" if cause is None else f"{name} failed: {_line(cause)}"
+        why = f"{name} hung: no answer within {seconds:g} s" if cause is None else f"{name} failed: {described(cause)}"
         self._ready = False
         stopped = "" if isinstance(cause, NeverConnectedError) else f" {self._stop() or 'The plant was stopped.'}"
         raise ExperimentAborted(f"{why}.{stopped}" + (f" Parameters: {params}." if params else ""), params) from cause
@@ -157,27 +160,63 @@ class Watchdog:
     def _stop(self) -> str:
         """Stop the plant; empty, or what went wrong with that."""
         failure: list[BaseException] = []
-        thread = _start(self.plant.emergency_stop, [], failure)
+        thread = _thread(self.plant.emergency_stop, [], failure)
+        thread.start()
         thread.join(self.stop_timeout)
         if thread.is_alive():
             return f"THE EMERGENCY STOP HUNG as well ({self.stop_timeout:g} s): switch the rig off by hand."
-        if not failure:
-            return ""
-        said = _line(failure[0])
-        return f"THE EMERGENCY STOP FAILED: {said}." + ("" if "by hand" in said else " Switch the rig off by hand.")
+        return stop_failure(failure[0]) if failure else ""
 
 
-def _start(work: Callable[[], Any], outcome: list[Any], failure: list[BaseException]) -> threading.Thread:
+def agreed(result: Measurement, names: Iterable[str], plant: Plant) -> Measurement:
+    """A measurement of the limits `names` and no others; otherwise the plant is stopped and the experiment aborted."""
+    wanted, found = set(names), set(result.constraints)
+    if wanted == found:
+        return result
+    stopped = "The plant was stopped."
+    try:
+        plant.emergency_stop()
+    except Exception as error:
+        stopped = stop_failure(error)
+    differences = (("lacks", sorted(wanted - found)), ("has unknown", sorted(found - wanted)))
+    what = " and ".join(f"{verb} {which}" for verb, which in differences if which)
+    raise ExperimentAborted(
+        f"The plant's answer {what}: it answered objective {result.objective:g}, limits {result.constraints}. {stopped} Correct "
+        "the plant or the names of the limits."
+    )
+
+
+def stop_failure(error: BaseException) -> str:
+    """A failed emergency stop in words, said once however many layers it went through."""
+    said = str(error).strip()
+    if said.startswith("THE EMERGENCY STOP"):
+        return said
+    by_hand = "" if "by hand" in said else " Switch the rig off by hand."
+    return f"THE EMERGENCY STOP FAILED: {described(error)}.{by_hand}"
+
+
+def stop_after(interrupt: BaseException, plant: Plant) -> None:
+    """Stop a plant after an interrupt, which is never replaced: a stop that fails becomes a note on it and a warning, once."""
+    try:
+        plant.emergency_stop()
+    except Exception as error:
+        failed, notes = stop_failure(error), getattr(interrupt, "__notes__", [])
+        if failed not in notes:
+            interrupt.__notes__ = [*notes, failed]  # type: ignore[attr-defined,unused-ignore]
+            with contextlib.suppress(StopFailedWarning):  # where warnings are errors, the note has to do
+                warnings.warn(failed, StopFailedWarning, stacklevel=3)
+
+
+def _thread(work: Callable[[], Any], outcome: list[Any], failure: list[BaseException]) -> threading.Thread:
     def body() -> None:
         try:
             outcome.append(work())
         except BaseException as error:
             failure.append(error)
 
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
-    return thread
+    return threading.Thread(target=body, daemon=True)
 
 
-def _line(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """An error in one line, without the stop at its end."""
     return f"{type(error).__name__}: {error}".rstrip(": .")

@@ -144,9 +144,9 @@ class SubprocessPlant(LinePlant):
                 the process did not end in order; it must exit with status 0 only if the rig is off
     folder      where both programs run; default: the current folder
 
-    When its standard input closes or it is terminated, the program must leave the rig in a safe state and exit with status 0.
-    If it must be killed, or ends in another way, `emergency_stop` raises unless the stop program succeeded: nobody knows whether
-    the rig is off.
+    When its standard input closes, it is terminated, or a Ctrl-C in the terminal reaches it as well, the program must leave the
+    rig in a safe state and exit with status 0. If it must be killed, or ends in another way, `emergency_stop` raises unless the
+    stop program succeeded: nobody knows whether the rig is off.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class SubprocessPlant(LinePlant):
             self._drop()
 
     def emergency_stop(self) -> None:
-        """Run the stop program if there is one, then terminate the rig's program, and kill it if it does not end.
+        """Run the stop program if there is one, close the rig's program's input, terminate it 0.2 s later, kill it if it stays.
 
         PlantError if it is not certain that the rig is off.
         """

@@ -36,7 +36,10 @@ FALL = math.radians(30.0)
 """|α| at which a balanced pendulum counts as fallen and the motor is switched off."""
 
 ARM_LIMIT = math.radians(120.0)
-"""|θ| at which the motor is switched off, before the encoder cable is wound up."""
+"""|θ| at which a balanced pendulum counts as fallen and the motor is switched off; a catch is given up there."""
+
+HARD_ARM_LIMIT = math.radians(150.0)
+"""|θ| at which the motor is switched off in every phase, before the encoder cable is wound up. The swing-up reaches 122°."""
 
 SETTLE = 2.0
 """Seconds between the catch and the tuned gains."""
@@ -89,8 +92,9 @@ class Controller:
     """The program of the rig's computer: called once per period with both encoder angles, it returns the voltage.
 
     The gains that are known to be safe catch the pendulum; the tuned ones take over when it has stood for `SETTLE` seconds. A
-    missed catch is followed by another swing-up, a fall under the tuned gains switches the motor off, and so does an arm out of
-    its limits. The controller knows the nominal parameters only (for the energy), whatever pendulum it is connected to.
+    missed catch (α beyond `FALL` or θ beyond `ARM_LIMIT`) is followed by another swing-up; the same under the tuned gains is a
+    fall and switches the motor off. An arm beyond `HARD_ARM_LIMIT` switches it off in every phase. Off is for good: 0 V from
+    then on. The controller knows the nominal parameters only (for the energy), whatever pendulum it is connected to.
     """
 
     def __init__(
@@ -124,7 +128,9 @@ class Controller:
 
     def _change_phase(self, theta: float, alpha: float) -> None:
         lost = abs(alpha) > FALL or abs(theta) > ARM_LIMIT
-        if self.phase is Phase.SWING_UP:
+        if abs(theta) > HARD_ARM_LIMIT:
+            self.phase = Phase.OFF
+        elif self.phase is Phase.SWING_UP:
             if abs(alpha) < CATCH and abs(self._rates[1] + self._omega * alpha) < CATCH_RATE:
                 self.phase, self._standing = Phase.CATCH, 0
         elif self.phase is Phase.CATCH:

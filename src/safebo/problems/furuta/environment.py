@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from safebo.exceptions import InvalidValueError
+from safebo.outputs import number
 from safebo.problems.furuta.model import PHYSICS_STEP, build
 from safebo.problems.furuta.parameters import NOMINAL, FurutaParameters
 
@@ -39,6 +40,20 @@ def wrapped(angle: float) -> float:
     return (angle + math.pi) % (2.0 * math.pi) - math.pi
 
 
+def voltage_of(action: object) -> float:
+    """The voltage of an action: one number, or an array of one; infinite ones are left to the amplifier."""
+    try:
+        values = np.asarray(action)
+    except ValueError:  # lists of different lengths
+        values = np.array(None)
+    if values.size != 1 or values.dtype.kind not in "fiu":
+        raise InvalidValueError(f"The action must be one number, the voltage, got {action!r}.")
+    voltage = float(values.reshape(-1)[0])
+    if math.isnan(voltage):
+        raise InvalidValueError("The voltage is NaN.")
+    return voltage
+
+
 class FurutaPendulum(gymnasium.Env[FloatArray, FloatArray]):  # type: ignore[misc]
     """The rotary pendulum; hangs down after `reset`, or stands where the option "state" (θ, α, θ', α') puts it.
 
@@ -53,7 +68,9 @@ class FurutaPendulum(gymnasium.Env[FloatArray, FloatArray]):  # type: ignore[mis
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise InvalidValueError(f"Unknown render_mode {render_mode!r}: choose from {self.metadata['render_modes']} or None.")
-        self.parameters, self.disturbance, self.render_mode = parameters, disturbance, render_mode
+        if number(disturbance, "disturbance") < 0.0:
+            raise InvalidValueError(f"disturbance is a standard deviation and must not be negative, got {disturbance!r}.")
+        self.parameters, self.disturbance, self.render_mode = parameters, float(disturbance), render_mode
         self.observation_space = gymnasium.spaces.Box(
             np.array([-1.1 * CABLE, -math.pi]), np.array([1.1 * CABLE, math.pi]), dtype=np.float64
         )
@@ -83,10 +100,7 @@ class FurutaPendulum(gymnasium.Env[FloatArray, FloatArray]):  # type: ignore[mis
     def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
         """One control period with the given voltage; what the motor sees of it comes `delay` later."""
         limit = self.parameters.max_voltage
-        voltage = min(max(float(np.asarray(action).reshape(-1)[0]), -limit), limit)
-        if math.isnan(voltage):
-            raise InvalidValueError("The voltage is NaN.")
-        self._voltages.appendleft(voltage)
+        self._voltages.appendleft(min(max(voltage_of(action), -limit), limit))
         if self.disturbance > 0.0:
             self.data.qfrc_applied[1] = self.disturbance * self.np_random.standard_normal()
         for late, steps in ((1, self._late_substeps), (0, SUBSTEPS - self._late_substeps)):

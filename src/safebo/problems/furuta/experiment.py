@@ -7,7 +7,9 @@ Notation
          where the deviation is a 17th of them;
          -(1 - k / 1000) / 10 if it falls in step k, or k = 0 if it never stood
 
-r < 0 if and only if the pendulum fell or was never caught.
+r < 0 if and only if the pendulum fell or was never caught: not within `PATIENCE` steps, or the arm left its hard limit before.
+The gains under test were never tried then. The simulation counts that as a fall all the same (`Experiment.caught` tells); on a
+rig it must be an error instead.
 """
 
 from __future__ import annotations

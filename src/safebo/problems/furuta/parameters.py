@@ -17,8 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from safebo.exceptions import InvalidValueError
+from safebo.outputs import number
 
 FloatArray = NDArray[np.float64]
+
+LONGEST_DELAY = 1.0
+"""Seconds; nothing balances with a tenth of that."""
+
+POSITIVE = {"pendulum_mass", "pendulum_length", "arm_mass", "arm_length", "resistance", "max_voltage", "counts"}
+"""Parameters that must not be zero."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +55,17 @@ class FurutaParameters:
     """From the encoder reading to the voltage at the motor, s."""
 
     def __post_init__(self) -> None:
-        positive = {
-            "pendulum_mass", "pendulum_length", "arm_mass", "arm_length", "resistance", "max_voltage", "counts",
-        }  # fmt: skip
         for field in fields(self):
             value = getattr(self, field.name)
-            if not math.isfinite(value) or value < 0.0 or (value == 0.0 and field.name in positive):
+            size = number(value, field.name)
+            if size < 0.0 or (size == 0.0 and field.name in POSITIVE):
                 raise InvalidValueError(
-                    f"{field.name} must be finite and {'positive' if field.name in positive else 'not negative'}, got {value!r}."
+                    f"{field.name} must be finite and {'positive' if field.name in POSITIVE else 'not negative'}, got {value!r}."
                 )
+        if self.counts != round(self.counts):
+            raise InvalidValueError(f"counts must be a whole number, got {self.counts!r}.")
+        if self.delay > LONGEST_DELAY:
+            raise InvalidValueError(f"delay must be at most {LONGEST_DELAY:g} s, got {self.delay!r}.")
 
     @property
     def half_length(self) -> float:
