@@ -465,14 +465,15 @@ def test_a_pipe_that_ends_during_an_experiment_stops_it_at_once(tmp_path, end):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_a_late_signal_does_not_spoil_an_orderly_end(tmp_path):
-    program = f"import atexit, time\natexit.register(time.sleep, 0.5)\n{piped(tmp_path)[-1]}"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, bufsize=0) as rig:
-        rig.stdin.close()
-        wait_until((tmp_path / "log").exists)  # stopped
-        time.sleep(0.1)
-        rig.terminate()
-        assert rig.wait(10) == 0
+def test_a_slow_clean_up_does_not_spoil_an_orderly_end(tmp_path):
+    program = f"import atexit, time\natexit.register(time.sleep, 60)\n{piped(tmp_path)[-1]}"
+    plant = SubprocessPlant([sys.executable, "-c", program], timeout=20)
+    plant.reset()
+    plant._line._process.send_signal(signal.SIGINT)
+    wait_until((tmp_path / "log").exists)  # stopped
+    time.sleep(0.1)
+    plant.emergency_stop()
+    assert (tmp_path / "log").read_text().startswith("stop ")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")

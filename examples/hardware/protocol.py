@@ -141,8 +141,9 @@ def nothing_to_stop():
 def serve_pipes(rig):
     """Answer requests from standard input on standard output until it closes or the program is told to end.
 
-    Then the program exits: with status 0 if the rig was stopped, with another one if that failed. From then on signals are
-    ignored: one that came late would kill the program on its way out, and the other side could not know that the rig is off.
+    Then the program exits: with status 0 if the rig was stopped, with another one if that failed. Stopped, it exits at once,
+    without Python's clean-up: that can take seconds, a signal in the middle of it would kill the program, and the other side
+    could not know that the rig is off. What has to be released belongs into `stop`.
     """
     sink, sys.stdout = sys.stdout, sys.stderr  # whatever is printed must not end up between the answers
 
@@ -165,8 +166,8 @@ def serve_pipes(rig):
     threading.Thread(target=read, daemon=True).start()
     _wait(ended)
     conversation.end()
-    _signals(signal.SIG_IGN)
-    sys.exit(0)
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _wait(ended):

@@ -79,25 +79,25 @@ def main(arguments: list[str] | None = None) -> int:
         Box({"a1": (0.0, 1.0), "a2": (0.0, 1.0)}), THRESHOLD, noise=0.07, kernel=Matern(nu=1.5, lengthscale=0.2)
     )
     plant = connect(options)
-    try:
-        with interruptible(print):  # a second Ctrl-C does not interrupt the stop of the rig
+    with interruptible(print):  # a second Ctrl-C interrupts neither the stop of the rig nor the saving
+        try:
             ended = drive(
                 optimizer, plant, options.experiments, initial=START,
                 on_result=lambda trial, result: show(optimizer.state.step - 1, trial, result),
             )  # fmt: skip
-    except KeyboardInterrupt as interrupt:
-        print(f"Interrupted.{'' if getattr(interrupt, '__notes__', ()) else ' The rig was stopped.'}", file=sys.stderr)
-        save(optimizer)
-        return INTERRUPTED
-    except UnsafeInitialSampleError as error:
-        print(f"{error} The rig was stopped.", file=sys.stderr)
-        return VIOLATION
-    except SafeboError as error:  # an aborted experiment, for one
-        print(error, file=sys.stderr)
-        save(optimizer)
-        return ABORTED
-    finally:
-        plant.close()
+        except KeyboardInterrupt as interrupt:
+            print(f"Interrupted.{'' if getattr(interrupt, '__notes__', ()) else ' The rig was stopped.'}", file=sys.stderr)
+            save(optimizer)
+            return INTERRUPTED
+        except UnsafeInitialSampleError as error:
+            print(f"{error} The rig was stopped.", file=sys.stderr)
+            return VIOLATION
+        except SafeboError as error:  # an aborted experiment, for one
+            print(error, file=sys.stderr)
+            save(optimizer)
+            return ABORTED
+        finally:
+            plant.close()
     return outcome(optimizer, ended)
 
 
