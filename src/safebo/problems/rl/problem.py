@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from safebo.domain import Box
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import Matern
+from safebo.norms.base import count
 from safebo.problems.rl.actor import Actor
 from safebo.problems.rl.environments import ENVIRONMENTS, environment, make
 from safebo.problems.rl.scoring import Episode, Trajectory, score
@@ -91,7 +92,7 @@ class RLProblem:
 
     def reference(self, params: Params, episodes: int = REFERENCE) -> tuple[Episode, ...]:
         """The episodes of the fixed seeds 0, 1, ...; computed once per point."""
-        _at_least(1, episodes, "episodes")
+        count(episodes, "episodes")
         point = self.domain.point(params)
         key = point.tobytes(), episodes
         if key not in self._values:
@@ -112,7 +113,7 @@ class RLProblem:
 
     def measured_noise(self, params: Params | None = None, experiments: int = 20) -> float:
         """Standard deviation of repeated experiments at a point, default b = 0."""
-        _at_least(2, experiments, "experiments")
+        count(experiments, "experiments", 2)
         plant = self.plant(0)
         return float(np.std([plant(self.initial if params is None else params) for _ in range(experiments)], ddof=1))
 
@@ -138,12 +139,6 @@ def _fitting(name: str, actor: Actor) -> Any:
             f"observations and {actor.actions} actions."
         )
     return env
-
-
-def _at_least(least: int, number: object, what: str) -> None:
-    """Refuse a number of something that is not an integer >= least."""
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
-        raise InvalidValueError(f"The number of {what} must be an integer >= {least}, got {number!r}.")
 
 
 def roll_out(
