@@ -8,7 +8,7 @@ from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
 from safebo.domain import Box, Cube, DoublingCubes, LocalCubes
 from safebo.exceptions import SafeboError, StopReason
 from safebo.kernels import RBF, Matern
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, PosteriorScenario, Scenario
 from safebo.optimizer import Best, SafeOptimizer, Trial
 from safebo.outputs import Constraint
 from safebo.state import State, register
@@ -31,6 +31,7 @@ __all__ = [
     "MartingaleMixture",
     "Matern",
     "Paper",
+    "PosteriorScenario",
     "SafeOptimizer",
     "SafeboError",
     "Scenario",

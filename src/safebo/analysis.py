@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from safebo.domain import Cube, Grid
 from safebo.exceptions import StopReason
+from safebo.heading import step_towards
 from safebo.inspection import view
 from safebo.intervals import Refutation, Rules, interval_at
 from safebo.outputs import Output
@@ -33,6 +34,9 @@ _NOTICEABLE = 1.02
 
 # "balanced" acquisition: every so many experiments go to the largest upper bound.
 _EXPLOIT_EVERY = 3
+
+# "directed" acquisition: every so many experiments go to the most uncertain point all the same, so that no corner is forgotten.
+_EXPLORE_EVERY = 5
 
 Estimates = list[tuple[int, tuple[float, ...]]]  # (cube number, raw norm estimate per output)
 Choice = tuple[Cube, Candidate] | None
@@ -230,8 +234,8 @@ def _choose(subdomains: Mapping[Cube, SubDomain], best_lower: float, state: Stat
     """The next experiment among the candidates of all sub-domains.
 
     "paper": the most uncertain candidate, each as uncertain as its own sub-domain says (Alg. 4, l. 7). "joint": see
-    `_choose_jointly`. "balanced": every third experiment is `_choose_optimistically`, the others are joint.
-    Ties go to the earlier sub-domain.
+    `_choose_jointly`. "balanced": every third experiment is `_choose_optimistically`, the others are joint. "directed": all but
+    every fifth are `_choose_heading`. The run ends when the rest would end it. Ties go to the earlier sub-domain.
     """
     settings = state.settings
     own: Choice = None
@@ -244,13 +248,33 @@ def _choose(subdomains: Mapping[Cube, SubDomain], best_lower: float, state: Stat
     choice: Choice = None
     if settings.acquisition == "balanced" and state.step % _EXPLOIT_EVERY == 0:
         choice = _choose_optimistically(subdomains, best_lower, settings)
-    if choice is None and len(subdomains) == 1:
-        return own
-    choice = choice or _choose_jointly(subdomains, best_lower, settings)
-    if choice is not None:
-        return choice
-    points = len(subdomains) * math.prod(settings.shape)
-    return _search_jointly(subdomains, best_lower, settings) if points <= _SEARCHED else own
+    if choice is None:
+        choice = own if len(subdomains) == 1 else _choose_jointly(subdomains, best_lower, settings)
+    if choice is None:
+        points = len(subdomains) * math.prod(settings.shape)
+        choice = _search_jointly(subdomains, best_lower, settings) if points <= _SEARCHED else own
+    if settings.acquisition == "directed" and choice is not None and state.step % _EXPLORE_EVERY:
+        return _choose_heading(subdomains, state) or choice
+    return choice
+
+
+def _choose_heading(subdomains: Mapping[Cube, SubDomain], state: State) -> Choice:
+    """The certified point on the way to the most promising place, see `heading`; None if that teaches nothing."""
+    settings, cubes = state.settings, list(subdomains)
+    grids = [Grid(cube, settings.shape) for cube in cubes]
+    places = [(grid, np.flatnonzero(subdomains[cube].near_mask(grid.size))) for cube, grid in zip(cubes, grids, strict=True)]
+    found = step_towards(settings.outputs, state.x(), state.values(), state.inside(), places)
+    if found is None:
+        return None
+    cube, point = cubes[found[0]], found[1][None, :]
+    lower, upper = joint_interval(subdomains, settings.outputs, point, latest=True)
+    if not np.any(upper - lower > np.array([o.min_width for o in settings.outputs])):
+        return None
+    bounds = [interval_at(s, o, point) for s, o in zip(subdomains[cube].outputs, settings.outputs, strict=True)]
+    low, high = tuple(float(b[0][0]) for b in bounds), tuple(float(b[1][0]) for b in bounds)
+    scale = [math.sqrt(o.kernel.outputscale) for o in settings.outputs]
+    uncertainty = max(0.5 * (b - a) / c for a, b, c in zip(low, high, scale, strict=True))
+    return cube, Candidate(tuple(point[0].tolist()), uncertainty, low, high)
 
 
 def _choose_optimistically(subdomains: Mapping[Cube, SubDomain], best_lower: float, settings: Settings) -> Choice:

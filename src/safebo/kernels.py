@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import CubicSpline
+from scipy.special import gammaln, kve
 
 from safebo.exceptions import InvalidValueError, MissingExtraError
 
@@ -267,3 +270,31 @@ def _gpytorch() -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingExtraError("Converting kernels needs GPyTorch: pip install 'safebo[gpytorch]'.") from error
     return gpytorch, torch
+
+
+# -- functions of the space ----------------------------------------------------------------------------------------------
+
+_FAR = 30.0  # lengthscales; correlations beyond are below 1e-15
+
+
+def convolved(kernel: StationaryKernel, dim: int) -> Callable[[FloatArray, FloatArray], FloatArray]:
+    """Correlations of the kernel convolved with itself: the covariance of random functions that lie in the space of the kernel.
+
+    Draws of a Gaussian process with covariance k are rougher than that. For a Matern kernel the convolution is again one, of order
+    2 nu + n/2 in c = sqrt(2 nu) r; for an RBF kernel it is one with sqrt(2) times the lengthscale. A kernel of another class
+    stays as it is.
+    """
+    if isinstance(kernel, Matern):
+        spline = _convolved_matern(kernel.nu, dim)
+        return lambda a, b: np.asarray(spline(np.minimum(kernel.scaled_distance(a, b), _FAR)))
+    if isinstance(kernel, RBF):
+        return lambda a, b: np.exp(-0.25 * kernel.scaled_distance(a, b) ** 2)
+    return lambda a, b: np.asarray(kernel(a, b) / kernel.outputscale)
+
+
+@lru_cache(maxsize=16)
+def _convolved_matern(nu: float, dim: int) -> CubicSpline:
+    r = np.linspace(0.0, _FAR, 30_001)
+    order, c = 2.0 * nu + 0.5 * dim, math.sqrt(2.0 * nu) * r[1:]
+    values = np.exp((1.0 - order) * math.log(2.0) - gammaln(order) + order * np.log(c) - c) * kve(order, c)
+    return CubicSpline(r, np.concatenate([[1.0], values]), bc_type=((1, 0.0), (1, 0.0)))

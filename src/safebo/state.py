@@ -19,7 +19,7 @@ from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
 from safebo.domain import Box, DoublingCubes, GlobalDomain, LocalCubes, Locality, SampleHull, resolve_points_per_axis
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormEstimator, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormEstimator, PosteriorScenario, Scenario
 from safebo.norms.base import count, positive
 from safebo.outputs import Output, number, provides
 from safebo.sets import RULES
@@ -34,7 +34,7 @@ SHORTEST = 1e-6
 LONGEST_CONTEXT = 20_000
 """Characters of a measurement's context at most."""
 
-ACQUISITIONS = ("balanced", "joint", "paper")
+ACQUISITIONS = ("balanced", "directed", "joint", "paper")
 
 _TYPES: dict[str, type] = {
     cls.__name__: cls
@@ -49,6 +49,7 @@ _TYPES: dict[str, type] = {
         RBF,
         Matern,
         AdaptiveScenario,
+        PosteriorScenario,
         Fixed,
         Hoeffding,
         LSTMNorm,
@@ -128,6 +129,8 @@ class Settings:
                 raise InvalidValueError(
                     f"No grid resolves the lengthscale {shortest:g} of {output.name!r}: at least {SHORTEST:g}."
                 )
+            if isinstance(output.norm, PosteriorScenario):
+                output.norm.check(output.kernel, self.domain.dim)
         if not provides(self.locality, "cubes"):
             raise InvalidValueError(
                 f"cubes must be 'auto', LocalCubes(n, delta), another locality or None, got {self.locality!r}."

@@ -1,0 +1,181 @@
+"""Where to head for: the certified experiment on the way to the most promising place. Ours; it ranks, it never certifies.
+
+Measuring where one is most uncertain fills the whole safe set before it leads anywhere, which in several dimensions nobody can
+afford. Here every output has an outlook, a Gaussian process with all samples, and the experiment is a step of a plan:
+
+    nodes        points that fill the domain evenly, each joined to its neighbours
+    candidates   certified points of all sub-domains, within the stride, of which something new can be learned
+    gain         expected improvement on the best sample, at nodes and candidates
+    way          from the candidates over the nodes; a lengthscale of it costs 1 + CAUTION * (-log probability of being safe)
+
+The node or candidate with the largest log(gain) - way is the destination, and the candidate that the way to it starts from is
+measured. Where a way turns out to be blocked, its candidates are soon known, others are farther, and the plan changes.
+
+Covariance of the outlook: k convolved with itself. Draws of a Gaussian process with covariance k are rougher than any function of
+the space, and would see something to gain everywhere; those of the convolution lie in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cholesky, solve_triangular
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
+from scipy.spatial import KDTree
+from scipy.special import log_ndtr
+
+from safebo.domain import Grid
+from safebo.kernels import StationaryKernel, convolved
+from safebo.norms.base import even_points
+from safebo.outputs import Output
+
+FloatArray = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+NODES = 2048
+"""Points that stand for the domain."""
+
+PER_CUBE = 64
+"""Certified points of every sub-domain that are considered."""
+
+CAUTION = 3.0
+"""What a lengthscale costs more where safety is less likely by a factor of e."""
+
+CLEARANCE = 0.3
+"""A way counts as safe where the limits are this many standard deviations of the output away: narrow passages take long."""
+
+NOVELTY = 0.02
+"""Candidates have at least this standard deviation, relative to the prior's."""
+
+LEAST_GAIN = 0.05
+"""Improvements below this fraction of the measured range are not sought."""
+
+_BAND = 2.5  # standard deviations on both sides that an interval is taken to have
+_FLOOR = 1e-6  # smallest regulariser relative to the variance
+_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """What to expect of one output, given all samples: mean and standard deviation anywhere."""
+
+    correlation: Callable[[FloatArray, FloatArray], FloatArray]
+    x: FloatArray  # (t, n)
+    chol: FloatArray  # of the correlations of the samples, with their noise
+    white: FloatArray  # (t,)
+    scale: float  # prior standard deviation
+
+    @classmethod
+    def of(cls, kernel: StationaryKernel, x: FloatArray, y: FloatArray, noise: float) -> Outlook:
+        """The scale is learned with the rest: as if one more sample of the kernel's own scale had been seen."""
+        correlation = convolved(kernel, x.shape[1])
+        gram, variance = correlation(x, x), kernel.outputscale
+        for _ in range(5):
+            chol = cholesky(gram + max(noise**2 / variance, _FLOOR) * np.eye(len(y)), lower=True, check_finite=False)
+            white = solve_triangular(chol, y, lower=True, check_finite=False)
+            variance = (float(white @ white) + kernel.outputscale) / (len(y) + 1)
+        return cls(correlation, x, chol, white, math.sqrt(variance))
+
+    def at(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation at points (p, n)."""
+        basis = solve_triangular(self.chol, self.correlation(self.x, points), lower=True, check_finite=False)
+        variance = np.maximum(1.0 - np.einsum("tp,tp->p", basis, basis), 1e-12)
+        return basis.T @ self.white, self.scale * np.sqrt(variance)
+
+
+def step_towards(
+    outputs: Sequence[Output],
+    x: FloatArray,
+    values: FloatArray,
+    inside: NDArray[np.bool_],
+    places: Sequence[tuple[Grid, Indices]],
+) -> tuple[int, FloatArray] | None:
+    """The next step of the plan: which of the places, and the point there. None if nothing new can be learned at any candidate.
+
+    x (t, n) and values (t, outputs) are all samples, inside (t,) marks those within the limits. places: the grids of the
+    sub-domains and which of their points may be measured.
+    """
+    found = [(i, grid.at(spread(index))) for i, (grid, index) in enumerate(places) if len(index)]
+    if not found:
+        return None
+    points, owner = np.concatenate([p for _, p in found]), np.repeat([i for i, _ in found], [len(p) for _, p in found])
+    outlooks = [Outlook.of(o.kernel, x, np.ascontiguousarray(values[:, i]), o.noise) for i, o in enumerate(outputs)]
+    here = [outlook.at(points) for outlook in outlooks]
+    new = np.zeros(len(points), dtype=bool)
+    for output, outlook, (_, sd) in zip(outputs, outlooks, here, strict=True):
+        new |= (sd >= NOVELTY * outlook.scale) & (2.0 * _BAND * sd > output.min_width)
+    if not new.any():
+        return None
+    points, owner = points[new], owner[new]
+    nodes = even_points(x.shape[1], NODES)
+    there = [outlook.at(nodes) for outlook in outlooks]
+    aim = float(outlooks[0].at(x[inside])[0].max()) + LEAST_GAIN * float(np.ptp(values[:, 0])) + outputs[0].noise
+    at_once = log_gain(here[0][0][new], here[0][1][new], aim)
+    later = log_gain(*there[0], aim)
+    cost, entry = _ways(outputs[0].kernel.lengthscales(x.shape[1]), points, unsafety(outputs, outlooks, there))
+    destination = int(np.argmax(later - cost))
+    here_first = int(np.argmax(at_once))
+    chosen = here_first if at_once[here_first] >= later[destination] - cost[destination] else int(entry[destination])
+    return int(owner[chosen]), points[chosen]
+
+
+def spread(index: Indices) -> Indices:
+    """At most PER_CUBE of the indices, spread evenly: multiples of the golden ratio, modulo 1."""
+    if len(index) <= PER_CUBE:
+        return index
+    picks = ((0.5 + _GOLDEN * np.arange(PER_CUBE)) % 1.0 * len(index)).astype(np.intp)
+    return np.asarray(index[np.unique(picks)])
+
+
+def log_gain(mean: FloatArray, sd: FloatArray, aim: float) -> FloatArray:
+    """Logarithm of the expected improvement on `aim`; far below it by its asymptote, so that it never becomes -inf."""
+    z = (mean - aim) / sd
+    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    near = np.log(np.maximum(density + z * np.exp(log_ndtr(z)), 1e-300))
+    far = -0.5 * z * z - 2.0 * np.log(np.maximum(np.abs(z), 1.0)) - 0.5 * math.log(2.0 * math.pi)
+    return np.asarray(np.log(sd) + np.where(z > -8.0, near, far))
+
+
+def unsafety(outputs: Sequence[Output], outlooks: Sequence[Outlook], there: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
+    """-log of the probability that every limit is kept with some clearance, (nodes,), at most that of one in a million."""
+    total = np.zeros(len(there[0][0]))
+    for output, outlook, (mean, sd) in zip(outputs, outlooks, there, strict=True):
+        clearance = CLEARANCE * outlook.scale
+        if output.lower_limit is not None:
+            total -= log_ndtr((mean - output.lower_limit - clearance) / sd)
+        if output.upper_limit is not None:
+            total -= log_ndtr((output.upper_limit - mean - clearance) / sd)
+    return np.asarray(np.minimum(total, -math.log(1e-6)))
+
+
+def _ways(lengthscales: FloatArray, points: FloatArray, doubt: FloatArray) -> tuple[FloatArray, Indices]:
+    """For every node the cost of the way to it, and the candidate among the points (p, n) that it starts from."""
+    nodes, near, distance = _roads(tuple(lengthscales.tolist()))
+    price = 1.0 + CAUTION * doubt
+    to_candidate, candidate = KDTree(points / lengthscales).query(nodes)
+    size, per_node = near.shape
+    costs = np.concatenate([(0.5 * distance * (price[:, None] + price[near])).ravel(), to_candidate * price])
+    costs = np.maximum(costs, 1e-9)  # a zero would be no edge
+    tails = np.concatenate([np.repeat(np.arange(size), per_node), np.full(size, size)])  # node `size` stands for all candidates
+    heads = np.concatenate([near.ravel(), np.arange(size)])
+    roads = csr_array((costs, (tails, heads)), shape=(size + 1, size + 1))
+    cost, before = dijkstra(roads, indices=size, return_predecessors=True)
+    entry = np.where(before[:size] == size, np.arange(size), before[:size])
+    while not np.array_equal(entry, entry[entry]):  # follow all ways back to their first node at once
+        entry = entry[entry]
+    return cost[:size], candidate[entry]
+
+
+@lru_cache(maxsize=8)
+def _roads(lengthscales: tuple[float, ...]) -> tuple[FloatArray, Indices, FloatArray]:
+    """The nodes in lengthscales, their neighbours and the distances to those."""
+    dim = len(lengthscales)
+    nodes = even_points(dim, NODES) / np.array(lengthscales)
+    distance, near = KDTree(nodes).query(nodes, k=1 + 4 * dim)
+    return nodes, np.asarray(near[:, 1:], dtype=np.intp), distance[:, 1:]
