@@ -556,7 +556,7 @@ BAD_SETTINGS = [
     *[("cubes", v, repr(v)) for v in (5, "local", (5, 0.1), LocalCubes, True)],
     *[("screening", v, repr(v)) for v in (5, "lstm", Scenario)],
     *[("safe_set", v, f"['union', 'continuity', 'confidence'], got {v!r}") for v in ("both", None, 1, ("union",))],
-    *[("acquisition", v, f"['balanced', 'joint', 'paper'], got {v!r}") for v in ("random", None, 0)],
+    *[("acquisition", v, f"['balanced', 'directed', 'joint', 'paper'], got {v!r}") for v in ("random", None, 0)],
     *[("points_per_axis", v, repr(v)) for v in (1, 0, -3, 1.5, True, "20", (7.0,), (5, 5))],
     ("points_per_axis", 6_000_000, "6,000,000 points"),
     ("points_per_axis", 10**30, "points per sub-domain"),

@@ -142,7 +142,9 @@ def log_gain(mean: FloatArray, sd: FloatArray, aim: float) -> FloatArray:
     return np.asarray(np.log(sd) + np.where(z > -8.0, near, far))
 
 
-def unsafety(outputs: Sequence[Output], outlooks: Sequence[Outlook], there: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
+def unsafety(
+    outputs: Sequence[Output], outlooks: Sequence[Outlook], there: Sequence[tuple[FloatArray, FloatArray]]
+) -> FloatArray:
     """-log of the probability that every limit is kept with some clearance, (nodes,), at most that of one in a million."""
     total = np.zeros(len(there[0][0]))
     for output, outlook, (mean, sd) in zip(outputs, outlooks, there, strict=True):

@@ -278,11 +278,10 @@ _FAR = 30.0  # lengthscales; correlations beyond are below 1e-15
 
 
 def convolved(kernel: StationaryKernel, dim: int) -> Callable[[FloatArray, FloatArray], FloatArray]:
-    """Correlations of the kernel convolved with itself: the covariance of random functions that lie in the space of the kernel.
+    """Correlations of the kernel convolved with itself: the covariance of random functions that lie in its space.
 
-    Draws of a Gaussian process with covariance k are rougher than that. For a Matern kernel the convolution is again one, of order
-    2 nu + n/2 in c = sqrt(2 nu) r; for an RBF kernel it is one with sqrt(2) times the lengthscale. A kernel of another class
-    stays as it is.
+    Draws of a Gaussian process with covariance k are rougher than that. For a Matern kernel the convolution is again one, of
+    order 2 nu + n/2 in c = sqrt(2 nu) r; for an RBF kernel it has sqrt(2) times the lengthscale. Other kernels stay as they are.
     """
     if isinstance(kernel, Matern):
         spline = _convolved_matern(kernel.nu, dim)

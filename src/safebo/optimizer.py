@@ -96,10 +96,10 @@ class SafeOptimizer:
                       `LocalCubes(n, delta)`, another locality, or None for the global domain only
     points_per_axis   grid of every sub-domain
     safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
-    acquisition       "auto" (default: "directed" in two dimensions without `screening`, else "joint"), "joint" (the most uncertain
-                      point, given what all sub-domains around it know together), "directed" (a step on the way to the most
-                      promising place, every fifth experiment as "joint"), "balanced" (every third experiment to the largest upper
-                      bound, else "joint") or "paper" (Alg. 4, l. 7)
+    acquisition       "auto" (default: "directed" in two dimensions without `screening`, else "joint"), "joint" (the most
+                      uncertain point, given what all sub-domains around it know together), "directed" (a step on the way to
+                      the most promising place, every fifth experiment as "joint"), "balanced" (every third experiment to the
+                      largest upper bound, else "joint") or "paper" (Alg. 4, l. 7)
     stride            no experiment where the data of its sub-domain leave more doubt than one measurement leaves this many
                       lengthscales away from it; None: no limit beyond the certificate
     min_width         points whose interval is narrower are not measured again, in measured units
@@ -574,7 +574,7 @@ def _locality(cubes: Locality | Literal["auto"] | None, outputs: tuple[Output, .
 
 
 def _acquisition(acquisition: str, dim: int, screening: NormEstimator | None) -> str:
-    """What `acquisition` stands for. Screening ranks by uncertainty; beyond two dimensions "directed" has not been measured yet."""
+    """What `acquisition` stands for. Screening ranks by uncertainty; "directed" has been measured in two dimensions only."""
     if acquisition != "auto":
         return acquisition
     return "directed" if dim == 2 and screening is None else "joint"

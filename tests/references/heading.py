@@ -29,7 +29,7 @@ def correlations(kernel, a, b):
 
 
 def outlook(kernel, x, y, noise, points):
-    """(scale, mean, sd): the posterior of a Gaussian process, its variance estimated by five rounds of a fixed-point iteration."""
+    """(scale, mean, sd): the posterior of a Gaussian process, its variance from five rounds of an iteration."""
     variance, K = kernel.outputscale, correlations(kernel, x, x)
     for _ in range(5):
         A = K + max(noise**2 / variance, 1e-6) * np.eye(len(y))
@@ -67,10 +67,7 @@ def ways(nodes, neighbours, price, candidates):
 
 
 def values_of_candidates(outputs, x, values, inside, candidates, nodes, caution, clearance, novelty, least_gain):
-    """What every candidate is worth: the best log(gain) - way of all destinations that are reached from it; -inf if it is not new.
-
-    Returned with the log(gain) of the best destination of all.
-    """
+    """What every candidate is worth: the best log(gain) - way of all destinations reached from it; -inf if it is not new."""
     dim, lengthscales = x.shape[1], outputs[0].kernel.lengthscales(x.shape[1])
     seen = [outlook(o.kernel, x, values[:, i], o.noise, candidates) for i, o in enumerate(outputs)]
     new = np.zeros(len(candidates), dtype=bool)

@@ -12,7 +12,6 @@ from safebo.norms.lstm import LSTMNorm
 from safebo.norms.scenario import Scenario
 
 
-
 def default_norm(kernels: Iterable[StationaryKernel], dim: int) -> NormEstimator:
     """What `SafeOptimizer` uses unless told otherwise: in two dimensions `PosteriorScenario`, else `AdaptiveScenario`.
 

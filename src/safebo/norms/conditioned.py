@@ -1,21 +1,24 @@
-"""The scenario bound with random functions that agree with ALL samples, also those outside of the sub-domain. Ours, not the paper's.
+"""The scenario bound with random functions that agree with ALL samples, also those outside the sub-domain. Ours.
 
-`Scenario` and `AdaptiveScenario` draw functions through the samples of a sub-domain. What was measured next to it says a lot about
-the function inside as well: with it, bounds in small sub-domains with one or two samples are half as large, and they are wrong less
-often (docs/guarantees.md has the numbers).
+`Scenario` and `AdaptiveScenario` draw functions through the samples of a sub-domain. What was measured next to it says a lot
+about the function inside as well: with it, bounds in small sub-domains with one or two samples are smaller, and they are wrong
+less often (docs/guarantees.md has the numbers).
 
-Family: Gaussian processes with covariance s^2 k * k, the kernel convolved with itself, whose draws lie in the space of k. It is what
-sums of many kernels at centres all over R^n with independent coefficients tend to. s^2 is the variance of f, a priori log-normal.
+Family: Gaussian processes with covariance s^2 k * k, the kernel convolved with itself, whose draws lie in the space of k. Sums of
+many kernels at centres all over R^n with independent coefficients tend to it. s^2 is the variance of f, a priori log-normal.
 
 Notation
     X, y           all samples; G = U diag(v) U', correlations of the family at X
     c              nodes of the sub-domain; K_c = L L' the kernel there, G_c and G_cX the correlations of the family
-    T              E' L^-1 with the leading eigenvectors E of L^-1 G_c L^-T: |T f(c)| is the norm of the interpolant of f at the nodes
+    T              E' L^-1 with the leading eigenvectors E of L^-1 G_c L^-T: |T f(c)| is the norm of f's interpolant at the nodes
     d              leading eigenvalues: T f(c) ~ N(0, s^2 diag(d)) a priori
     A              T G_cX U
 
-A draw from the posterior (Matheron's rule): T f(c) = s (A v^-1/2 z + R e) + A (s^2 v + sigma^2)^-1 s^2 (U'y - s v^1/2 z - sigma e')
-with standard normal z, e, e' and R R' = diag(d) - A v^-1 A'. T depends on the shape of the sub-domain alone and is kept.
+A draw from the posterior (Matheron's rule), with standard normal z, e, e' and R R' = diag(d) - A v^-1 A':
+
+    T f(c) = s (A v^-1/2 z + R e) + A (s^2 v + sigma^2)^-1 s^2 (U'y - s v^1/2 z - sigma e')
+
+T depends on the shape of the sub-domain alone and is kept.
 
 What Theorem 1 then says: with confidence 1 - kappa the result exceeds the norm of f with probability 1 - gamma given everything
 measured so far, provided f is a draw from this family.
@@ -50,8 +53,7 @@ _RESOLVED = 1e-10  # eigenvalues of the samples' correlations below this are rou
 
 @dataclass(frozen=True)
 class PosteriorScenario:
-    """Algorithm 3 with random functions drawn from the posterior given all samples, for Matern kernels in one or
-    two dimensions.
+    """Algorithm 3 with functions from the posterior given all samples, for Matern kernels in one or two dimensions.
 
     median, spread: a priori the standard deviation of f is log-normal with this median, in units of sqrt(outputscale), and this
     standard deviation of its logarithm.
@@ -81,10 +83,11 @@ class PosteriorScenario:
         return select(np.sort(self.norms(query)), self.discards, floor)
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
-        """Refuse what the nodes cannot resolve: more dimensions, and kernels so smooth that their matrices are singular."""
+        """Refuse what nodes cannot resolve: more dimensions, and kernels so smooth that their matrices are singular."""
         if not self.serves(kernel, dim):
             raise InvalidValueError(
-                f"PosteriorScenario is for Matern kernels in one or two dimensions, got {kernel!r} in {dim}: use AdaptiveScenario()."
+                f"PosteriorScenario is for Matern kernels in one or two dimensions, got {kernel!r} in {dim}: "
+                "use AdaptiveScenario()."
             )
 
     @staticmethod
@@ -128,9 +131,7 @@ class _Data:
 
 
 @lru_cache(maxsize=8)
-def _data(
-    x_bytes: bytes, y_bytes: bytes, dim: int, kernel: StationaryKernel, noise: float, prior: tuple[float, float]
-) -> _Data:
+def _data(x_bytes: bytes, y_bytes: bytes, dim: int, kernel: StationaryKernel, noise: float, prior: tuple[float, float]) -> _Data:
     """The first measurement was chosen by the operator, typically not at a typical value; its own likelihood is left out."""
     x, y = np.frombuffer(x_bytes).reshape(-1, dim), np.frombuffer(y_bytes)
     correlation = convolved(kernel, dim)
@@ -189,7 +190,9 @@ def _root(covariance: FloatArray) -> FloatArray:
     """A square root of a covariance that is positive up to rounding; it errs on the large side."""
     largest = float(np.diagonal(covariance).max(initial=0.0))
     try:
-        return np.asarray(cholesky(covariance + 1e-9 * max(largest, 1e-12) * np.eye(len(covariance)), lower=True, check_finite=False))
+        return np.asarray(
+            cholesky(covariance + 1e-9 * max(largest, 1e-12) * np.eye(len(covariance)), lower=True, check_finite=False)
+        )
     except np.linalg.LinAlgError:
         values, vectors = eigh(covariance, check_finite=False)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))

@@ -18,7 +18,7 @@ from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
 from safebo.domain import Box, DoublingCubes, LocalCubes, SampleHull
 from safebo.exceptions import ConfigError, InvalidValueError, SafeboWarning
 from safebo.kernels import RBF, Matern, StationaryKernel
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, PosteriorScenario, Scenario
 from safebo.norms.base import count
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import OBJECTIVE, Constraint, number
@@ -30,7 +30,13 @@ from safebo.state import ACQUISITIONS
 DATABASE = "safebo.db"
 """Where runs are kept unless something else is said."""
 
-NORMS: dict[str, type] = {"adaptive": AdaptiveScenario, "scenario": Scenario, "fixed": Fixed, "hoeffding": Hoeffding}
+NORMS: dict[str, type] = {
+    "adaptive": AdaptiveScenario,
+    "posterior": PosteriorScenario,
+    "scenario": Scenario,
+    "fixed": Fixed,
+    "hoeffding": Hoeffding,
+}
 BOUNDS: dict[str, type] = {"martingale": MartingaleMixture, "abbasi-yadkori": AbbasiYadkori, "paper": Paper}
 CUBES: dict[str, type] = {"doubling": DoublingCubes, "local": LocalCubes, "hull": SampleHull}
 KERNELS: dict[str, type] = {"matern": Matern, "rbf": RBF}

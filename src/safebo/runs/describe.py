@@ -12,7 +12,7 @@ from typing import Any
 
 from safebo.bounds import MartingaleMixture, Paper
 from safebo.domain import Cube, DoublingCubes, GlobalDomain, LocalCubes
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, PosteriorScenario, Scenario
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import OBJECTIVE, Output, guarantee
 from safebo.runs.plant_spec import KINDS
@@ -92,6 +92,8 @@ def _norm(output: Output) -> str:
     norm = output.norm
     if isinstance(norm, AdaptiveScenario):
         return "f is a draw from random functions whose scale is learned from the data (adaptive)"
+    if isinstance(norm, PosteriorScenario):
+        return "f is a draw from a Gaussian process in the kernel's space whose scale is learned from the data (posterior)"
     if isinstance(norm, Scenario):
         return f"f is a draw like the random functions of the paper, coefficients within {norm.alpha_bar:g} (scenario)"
     if isinstance(norm, Fixed):

@@ -65,7 +65,7 @@ kd = 0.3
 # delta = 0.01
 # acquisition = "joint"
 # stride = 0.5
-# norm = {{ type = "adaptive", m = 460, gamma = 0.01, kappa = 0.01 }}
+# norm = {{ type = "posterior", gamma = 0.01, kappa = 0.01 }}
 
 # -- how an experiment is run ------------------------------------------------------------------------------------------
 

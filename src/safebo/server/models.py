@@ -10,7 +10,7 @@ from safebo.bounds import MartingaleMixture
 from safebo.domain import Box
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern, StationaryKernel
-from safebo.norms import AdaptiveScenario, Fixed, NormEstimator, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, NormEstimator, PosteriorScenario, Scenario
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import Constraint
 from safebo.runs.ledger import RunConfig
@@ -63,9 +63,9 @@ class Kernel(Model):
 
 
 class Norm(Model):
-    """How the norm is bounded: learned with its scale (adaptive), by the paper's scenarios, or guessed (fixed, with `value`)."""
+    """How the norm is bounded: learned (adaptive, posterior), by the paper's scenarios, or guessed (fixed, with `value`)."""
 
-    type: Literal["adaptive", "scenario", "fixed"] = "adaptive"
+    type: Literal["adaptive", "posterior", "scenario", "fixed"] = "adaptive"
     value: Positive | None = None
     m: Annotated[int, Field(ge=1, le=10_000)] | None = None
     gamma: Probability | None = None
@@ -81,6 +81,10 @@ class Norm(Model):
             return Fixed(self.value)
         if self.value is not None:
             raise InvalidValueError(f"Only a fixed norm has a value, got {self.value!r} for {self.type!r}.")
+        if self.type == "posterior":
+            if self.alpha_bar is not None:
+                raise InvalidValueError(f"A posterior norm has no alpha_bar, got {self.alpha_bar!r}: leave it out.")
+            return PosteriorScenario(**given)
         return AdaptiveScenario(**given) if self.type == "adaptive" else Scenario(**given)
 
 

@@ -1,0 +1,196 @@
+"""PosteriorScenario: norms of functions drawn from the posterior given all samples, against the posterior written out."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from safebo import RBF, AdaptiveScenario, Box, Constraint, Matern, PosteriorScenario, SafeOptimizer
+from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
+from safebo.norms import LSTMNorm, NormQuery
+from safebo.norms import conditioned as module
+from safebo.posterior import Posterior
+from tests.references import conditioned as naive
+from tests.references.heading import correlations
+
+
+def query(kernel, x, y, low, high, noise=0.05, seed=(0, 1)):
+    low, high = np.array(low), np.array(high)
+    inside = ((x >= low) & (x <= high)).all(axis=1)
+    posterior = Posterior.empty(kernel, len(low), noise**2)
+    if inside.any():
+        posterior = posterior.extend(x[inside], y[inside])
+    return NormQuery(posterior, noise, low, high, seed, (x, y))
+
+
+def situation(seed, dim, kernel):
+    rng = np.random.default_rng(seed)
+    x = rng.random((4 + seed % 7, dim))
+    return x, rng.normal(0.0, 1.0, len(x)), rng
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("kernel", [Matern(0.5, 0.3), Matern(1.5, 0.3), Matern(2.5, 0.3, 4.0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_mean_square_norm_is_that_of_the_posterior(seed, kernel, dim):
+    """For a known scale the mean of ||f||^2 at the nodes is tr(K^-1 cov) + mean' K^-1 mean."""
+    x, y, _ = situation(seed, dim, kernel)
+    low, high = np.full(dim, 0.2), np.full(dim, 0.5)
+    q = query(kernel, x, y, low, high)
+    estimator = PosteriorScenario(m=20_000, gamma=0.5, median=0.8, spread=1e-6)
+    found = estimator.norms(q) / module._DISCRETE
+    box = module._box(module._rounded_up((high - low) / kernel.lengthscales(dim)), kernel)
+    nodes = low + box.nodes
+    mean, covariance = naive.posterior(kernel, x, y, 0.05, 0.8 * np.sqrt(kernel.outputscale), nodes)
+    inverse = np.linalg.inv(kernel(nodes, nodes) + 1e-8 * kernel.outputscale * np.eye(len(nodes)))
+    expected = np.trace(inverse @ covariance) + mean @ inverse @ mean
+    assert np.mean(found**2) == pytest.approx(expected, abs=5.0 * found.var() ** 0.5 / 140.0 + 0.02 * expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_norms_are_distributed_as_those_of_plain_draws(seed):
+    """Quantiles of the norms against draws of the dense Gaussian, the scale drawn from its written-out posterior."""
+    kernel = Matern(1.5, 0.3)
+    x, y, rng = situation(seed, 1, kernel)
+    low, high = np.array([0.1]), np.array([0.4])
+    found = PosteriorScenario(m=20_000, gamma=0.5).norms(query(kernel, x, y, low, high)) / module._DISCRETE
+    scales = np.exp(np.linspace(np.log(0.01), np.log(9e3), 600))
+    weight = np.array([naive.log_density_of_scale(kernel, x, y, 0.05, s, 1.0, 1.0) for s in scales])
+    weight = np.exp(weight - weight.max())
+    nodes = low + module._box(module._rounded_up((high - low) / 0.3), kernel).nodes
+    inverse = np.linalg.inv(kernel(nodes, nodes) + 1e-8 * np.eye(len(nodes)))
+    norms = []
+    for s in rng.choice(scales, size=400, p=weight / weight.sum()):
+        mean, covariance = naive.posterior(kernel, x, y, 0.05, s, nodes)
+        draws = rng.multivariate_normal(mean, covariance, size=20, method="eigh")
+        norms.append(np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", draws, inverse, draws), 0.0)))
+    for level in (0.1, 0.5, 0.9):
+        assert np.quantile(found, level) == pytest.approx(np.quantile(np.concatenate(norms), level), rel=0.1)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_it_covers_functions_of_its_family_as_often_as_it_says(dim):
+    """300 draws of the family, one query each; the bound at gamma = 0.1 fails for about 0.1 of them."""
+    kernel, s, noise = Matern(1.5, 0.25), 0.9, 0.01
+    failures = 0
+    for seed in range(300):
+        rng = np.random.default_rng((dim, seed))
+        s = float(np.exp(rng.normal(0.0, 1.0)))
+        low, edge = rng.uniform(0.2, 0.5, dim), 0.25
+        box = module._box(module._rounded_up(np.full(dim, edge) / 0.25), kernel)
+        nodes, x = low + box.nodes, rng.random((8, dim))
+        points = np.concatenate([nodes, x])
+        gram = module.convolved(kernel, dim)(points, points)
+        values = s * np.linalg.cholesky(gram + 1e-10 * np.eye(len(points))) @ rng.standard_normal(len(points))
+        f, y = values[: len(nodes)], values[len(nodes) :] + noise * rng.standard_normal(8)
+        true = float(np.linalg.norm(box.transform @ f))
+        q = query(kernel, x, y, low, low + edge, noise, (seed, 3))
+        failures += PosteriorScenario(m=200, gamma=0.1).estimate(q) < true
+    assert failures <= binom.ppf(0.999, 300, 0.1)
+
+
+def test_samples_next_to_the_sub_domain_count():
+    """One sample inside: what surrounds it makes the bound smaller, and `AdaptiveScenario` cannot see that."""
+    kernel = Matern(1.5, 0.2)
+    x = np.array([[a, b] for a in (0.3, 0.4, 0.5, 0.6, 0.7) for b in (0.3, 0.4, 0.5, 0.6, 0.7)])
+    y = np.sin(3.0 * x[:, 0]) * np.cos(2.0 * x[:, 1])
+    around = PosteriorScenario().estimate(query(kernel, x, y, [0.475, 0.475], [0.525, 0.525], 0.01))
+    alone = PosteriorScenario().estimate(query(kernel, x[[12]], y[[12]], [0.475, 0.475], [0.525, 0.525], 0.01))
+    adaptive = AdaptiveScenario(m=460, gamma=0.01).estimate(query(kernel, x, y, [0.475, 0.475], [0.525, 0.525], 0.01))
+    assert around < 0.5 * alone and around < adaptive
+
+
+def test_nodes_are_dense_enough():
+    """More than twice the nodes per axis raise the mean square norm by less than the allowance for it."""
+    for kernel in (Matern(1.5, 0.2), Matern(2.5, 0.2)):
+        for edge in (0.25, 1.0, 4.0):
+            coarse = module._box((edge,), kernel).variances.sum()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(module, "_FEWEST", 33)
+                patch.setattr(module, "_SPACING", 0.1)
+                fine = module._box.__wrapped__((edge,), kernel).variances.sum()
+            assert np.sqrt(fine / coarse) < module._DISCRETE
+
+
+@pytest.mark.parametrize("edge", [0.25, 0.3, 0.9999999, 1.0, 1.7, 3.99, 4.0])
+def test_edges_are_rounded_up_and_powers_of_two_are_exact(edge):
+    (rounded,) = module._rounded_up(np.array([edge]))
+    assert edge - 1e-6 <= rounded <= 1.25 * edge
+    if edge in (0.25, 1.0, 4.0):
+        assert rounded == edge
+
+
+def test_repeated_and_crowded_samples_are_no_problem():
+    kernel = Matern(2.5, 0.3)
+    x = np.concatenate([np.full((6, 2), 0.5), 0.5 + 1e-7 * np.arange(12).reshape(6, 2)])
+    y = 0.3 + 0.01 * np.random.default_rng(0).standard_normal(12)
+    found = PosteriorScenario().estimate(query(kernel, x, y, [0.4, 0.4], [0.6, 0.6], 0.01))
+    assert np.isfinite(found) and found > 0.3
+
+
+def test_the_same_query_gives_the_same_bound_and_another_seed_another():
+    kernel = Matern(1.5, 0.2)
+    x, y, _ = situation(3, 2, kernel)
+    a, b, c = (
+        PosteriorScenario().estimate(query(kernel, x, y, [0.2, 0.2], [0.4, 0.4], seed=s)) for s in ((1, 1), (1, 1), (1, 2))
+    )
+    assert a == b != c
+
+
+def test_a_floor_is_kept():
+    kernel = Matern(1.5, 0.2)
+    x, y, _ = situation(3, 2, kernel)
+    q = query(kernel, x, y, [0.2, 0.2], [0.4, 0.4])
+
+    class High:
+        def estimate(self, _):
+            return 1e6
+
+    assert PosteriorScenario(floor=High()).estimate(q) == 1e6
+    assert PosteriorScenario(floor=LSTMNorm()).estimate(q) >= PosteriorScenario().estimate(q)
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(InvalidValueError, match=r"PosteriorScenario\.median must be positive and finite, got 0"):
+        PosteriorScenario(median=0)
+    with pytest.raises(InvalidValueError, match=r"PosteriorScenario\.m"):
+        PosteriorScenario(m=0.5)
+    with pytest.raises(InfeasibleScenarioError, match="smallest m that works is 459"):
+        PosteriorScenario(m=100)
+    for kernel, dim in ((Matern(1.5, 0.2), 3), (RBF(0.2), 2)):
+        with pytest.raises(InvalidValueError, match=r"for Matern kernels in one or two dimensions, got .*: use AdaptiveScenario"):
+            SafeOptimizer(Box.unit(dim), 0.0, kernel=kernel, norm=PosteriorScenario())
+
+
+def test_the_default_by_dimension_and_kernel():
+    """Documented in docs/guarantees.md: what has been measured."""
+
+    def norms(dim, **kwargs):
+        return {type(o.norm) for o in SafeOptimizer(Box.unit(dim), 0.0, **kwargs).state.settings.outputs}
+
+    assert [norms(n) for n in (1, 2, 3)] == [{AdaptiveScenario}, {PosteriorScenario}, {AdaptiveScenario}]
+    assert norms(2, kernel=RBF(0.2)) == {AdaptiveScenario}
+    assert norms(2, constraints={"a": Constraint(0.0, RBF(0.2))}) == {AdaptiveScenario}
+    assert norms(2, constraints={"a": Constraint(0.0, Matern(2.5, 0.2))}) == {PosteriorScenario}
+
+
+def test_a_run_with_it_is_restored_from_json():
+    opt = SafeOptimizer(Box.unit(2), 0.0, kernel=Matern(1.5, 0.2), norm=PosteriorScenario(m=500), points_per_axis=9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt.tell([0.5, 0.5], 0.8)
+        for _ in range(3):
+            trial = opt.ask()
+            assert trial is not None
+            opt.tell(trial, 0.7)
+        again = SafeOptimizer.from_json(opt.state.to_json())
+        assert again.state == opt.state and again.ask() == opt.ask()
+
+
+def test_the_written_out_correlations_are_the_ones_used():
+    kernel = Matern(1.5, 0.2)
+    x = np.random.default_rng(0).random((5, 2))
+    assert np.allclose(correlations(kernel, x, x), module.convolved(kernel, 2)(x, x), atol=1e-9)

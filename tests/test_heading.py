@@ -1,0 +1,223 @@
+"""acquisition="directed": a step of a plan. It chooses among certified points and certifies nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import dblquad, quad
+
+from safebo import RBF, Box, Constraint, Fixed, Matern, SafeOptimizer, heading
+from safebo.domain import Cube, Grid
+from safebo.exceptions import StopReason
+from safebo.kernels import convolved
+from safebo.outputs import resolve_outputs
+from safebo.problems import RKHSProblem
+from tests.references import heading as naive
+
+KERNEL = Matern(1.5, 0.2)
+
+
+@pytest.fixture(autouse=True)
+def _few_nodes(monkeypatch):
+    """The transcription is slow; nothing depends on the number of nodes."""
+    heading._roads.cache_clear()
+    monkeypatch.setattr(heading, "NODES", 150)
+    yield
+    heading._roads.cache_clear()
+
+
+# -- the covariance of functions of the space ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+@pytest.mark.parametrize("distance", [0.3, 1.0, 2.5])
+def test_the_convolution_of_a_matern_kernel_in_one_dimension_is_the_integral(nu, distance):
+    kernel = Matern(nu, 1.0)
+
+    def product(z, shift):
+        return float(kernel.correlation(abs(z)) * kernel.correlation(abs(z - shift)))
+
+    expected = [
+        sum(quad(product, a, b, args=(shift,), epsabs=1e-11)[0] for a, b in ((-40, 0), (0, shift), (shift, 40)))
+        for shift in (distance, 0.0)
+    ]
+    found = convolved(kernel, 1)(np.zeros((1, 1)), np.array([[distance]]))[0, 0]
+    assert found == pytest.approx(expected[0] / expected[1], abs=1e-8)
+
+
+@pytest.mark.parametrize("kernel", [Matern(1.5, 1.0), RBF(1.0)])
+def test_the_convolution_in_two_dimensions_is_the_integral(kernel):
+    def product(y, x, shift):
+        return float(kernel.correlation(np.hypot(x, y)) * kernel.correlation(np.hypot(x - shift, y)))
+
+    expected = [2.0 * dblquad(product, -9, 10, 0, 9, args=(shift,), epsabs=1e-6)[0] for shift in (1.0, 0.0)]
+    found = convolved(kernel, 2)(np.zeros((1, 2)), np.array([[1.0, 0.0]]))[0, 0]
+    assert found == pytest.approx(expected[0] / expected[1], abs=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 8), st.sampled_from([0.5, 1.5, 2.5]))
+def test_the_convolution_is_a_covariance(seed, dim, nu):
+    rng = np.random.default_rng(seed)
+    x = rng.random((20, dim))
+    kernel = Matern(nu, tuple(rng.uniform(0.1, 0.5, dim).tolist()), 3.0)
+    gram = convolved(kernel, dim)(x, x)
+    assert np.allclose(np.diagonal(gram), 1.0) and np.allclose(gram, gram.T)
+    assert np.linalg.eigvalsh(gram).min() > -1e-9
+    expected = naive.correlations(kernel, x[:3], x)
+    assert np.allclose(gram[:3], expected, atol=1e-9)
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------------
+
+
+def plan(seed):
+    """Samples, outputs and places of a random situation."""
+    rng = np.random.default_rng(seed)
+    dim = 1 + seed % 3
+    kernel = [Matern(1.5, 0.25), RBF(0.3), Matern(2.5, tuple(rng.uniform(0.2, 0.4, dim).tolist()), 2.0)][seed % 3]
+    constraints = {"torque": Constraint(None, Matern(1.5, 0.4), 0.02, Fixed(2.0), 0.5)} if seed % 2 else {}
+    outputs = resolve_outputs(-0.5, constraints, kernel, 0.05, Fixed(2.0), _bound(), 0.01, 0.1)
+    x = rng.random((2 + seed % 9, dim))
+    values = rng.normal(0.0, 0.5, (len(x), len(outputs)))
+    inside = np.ones(len(x), dtype=bool)
+    inside[-1] = seed % 4 != 0
+    places = []
+    for _ in range(3):
+        low = rng.uniform(0.0, 0.7, dim)
+        grid = Grid(Cube(tuple(low.tolist()), tuple((low + 0.3).tolist())), (5,) * dim)
+        places.append((grid, np.flatnonzero(rng.random(grid.size) < 0.5)))
+    return outputs, x, values, inside, places
+
+
+def _bound():
+    from safebo import MartingaleMixture
+
+    return MartingaleMixture(points=5)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_step_is_the_best_of_the_transcription(seed):
+    outputs, x, values, inside, places = plan(seed)
+    found = heading.step_towards(outputs, x, values, inside, places)
+    candidates = np.concatenate([grid.at(heading.spread(index)) for grid, index in places])
+    nodes = heading.even_points(x.shape[1], heading.NODES)
+    worth = naive.values_of_candidates(
+        outputs, x, values, inside, candidates, nodes, heading.CAUTION, heading.CLEARANCE, heading.NOVELTY, heading.LEAST_GAIN
+    )
+    if found is None:
+        assert (worth == -np.inf).all()
+        return
+    owner, point = found
+    grid, index = places[owner]
+    assert (grid.at(index) == point).all(axis=1).any(), "a point that may not be measured"
+    same = np.flatnonzero((candidates == point).all(axis=1))
+    assert worth[same].max() >= worth.max() - 1e-6
+
+
+def test_the_way_around_an_obstacle_is_taken():
+    """A wall of bad values between the samples and the best place, with a gap at the top: the step goes up, not to the wall."""
+    kernel = Matern(1.5, 0.15)
+    y, rows = np.linspace(0.05, 0.95, 8), []
+    for b in y:
+        rows += [(0.1, b, 0.6), (0.25, b, 0.6)]
+        rows += [(0.5, b, -2.0)] if b < 0.8 else [(0.4, b, 0.6), (0.5, b, 0.6)]
+    rows += [(0.9, 0.1, 1.0)]  # promising, and measured once
+    data = np.array(rows)
+    outputs = resolve_outputs(0.0, {}, kernel, 0.01, Fixed(2.0), _bound(), 0.01, 0.1)
+    left = Grid(Cube((0.0, 0.0), (0.6, 1.0)), (13, 21))
+    allowed = np.flatnonzero((left.points()[:, 0] <= 0.3) | (left.points()[:, 1] >= 0.75))
+    found = heading.step_towards(outputs, data[:, :2], data[:, 2:], np.ones(len(data), dtype=bool), [(left, allowed)])
+    assert found is not None and found[1][0] >= 0.5 and found[1][1] >= 0.75
+
+
+def test_nothing_new_to_learn_is_no_step():
+    outputs = resolve_outputs(0.0, {}, KERNEL, 0.01, Fixed(2.0), _bound(), 0.01, 0.1)
+    grid = Grid(Cube((0.4, 0.4), (0.6, 0.6)), (3, 3))
+    x = np.repeat(grid.points(), 3, axis=0)
+    arguments = outputs, x, np.ones((len(x), 1)), np.ones(len(x), dtype=bool)
+    assert heading.step_towards(*arguments, [(grid, np.arange(9))]) is None
+    assert heading.step_towards(*arguments, [(grid, np.arange(0))]) is None
+    assert heading.step_towards(*arguments, []) is None
+
+
+def test_far_below_the_aim_the_gain_stays_comparable():
+    mean = np.linspace(-30.0, 2.0, 2000)
+    gain = heading.log_gain(mean, np.full(2000, 0.7), 1.0)
+    assert np.isfinite(gain).all() and (np.diff(gain) > -0.02).all()
+    assert gain[-1] == pytest.approx(np.log(naive.improvement(2.0, 0.7, 1.0)), abs=1e-9)
+
+
+# -- in the loop ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([1, 2, 3]), st.booleans())
+def test_every_directed_trial_is_certified_within_its_stride_and_repeatable(seed, dim, limited):
+    problem = RKHSProblem.sample(dim, 2.0, seed, kernel=KERNEL) if dim < 3 else None
+    box = Box.unit(dim)
+    value = problem.value if problem else lambda p: 1.0 - float(np.sum((np.array(list(p.values())) - 0.4) ** 2))
+    start = problem.initial if problem else np.full(3, 0.5)
+    threshold = problem.threshold if problem else 0.3
+    constraints = {"side": Constraint(-3.0, KERNEL, 0.01, Fixed(2.0), 3.0)} if limited else None
+    side = (lambda p: {"side": 0.1}) if limited else (lambda p: None)
+    opt = SafeOptimizer(
+        box, threshold, kernel=KERNEL, norm=Fixed(2.0), points_per_axis=9, acquisition="directed", constraints=constraints
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt.tell(start, value(box.as_dict(np.asarray(start))), side(start))
+        for _ in range(7):
+            trial = opt.ask()
+            if trial is None:
+                assert opt.stop_reason is not None
+                break
+            assert opt.ask() == trial
+            assert opt.is_safe(trial.params).all()
+            assert trial.lower >= threshold - 1e-12
+            again = SafeOptimizer.from_json(opt.state.to_json()).ask()
+            assert again is not None and (again.x, again.cube) == (trial.x, trial.cube)
+            widths = [high - low for low, high in trial.bounds.values()]
+            assert max(widths) > 0.1  # min_width
+            opt.tell(trial, value(trial.params), side(trial.params))
+
+
+def test_a_directed_run_ends_when_the_others_end():
+    opt = SafeOptimizer(Box.unit(2), 0.0, kernel=Matern(1.5, 1.0), norm=Fixed(0.6), points_per_axis=7, acquisition="directed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt.tell([0.5, 0.5], 0.5)
+        for _ in range(60):
+            trial = opt.ask()
+            if trial is None:
+                break
+            opt.tell(trial, 0.5)
+    assert opt.stop_reason is StopReason.CONVERGED
+
+
+def test_the_default_by_dimension():
+    """Documented in docs/guarantees.md: what has been measured."""
+
+    def acquisition(dim, **kwargs):
+        return SafeOptimizer(Box.unit(dim), 0.0, **kwargs).state.settings.acquisition
+
+    assert [acquisition(n) for n in (1, 2, 3)] == ["joint", "directed", "joint"]
+    assert acquisition(2, screening=Fixed(1.0)) == "joint" and acquisition(2, acquisition="paper") == "paper"
+
+
+def test_no_experiment_next_to_an_aborted_one():
+    opt = SafeOptimizer(Box.unit(2), 0.0, kernel=KERNEL, norm=Fixed(1.0), points_per_axis=9, acquisition="directed")
+    opt.tell([0.5, 0.5], 0.8)
+    trial = opt.ask()
+    assert trial is not None
+    opt.tell(trial, status="aborted", reason="belt slipped")
+    for _ in range(4):
+        other = opt.ask()
+        if other is None:
+            break
+        assert not opt.state.blocked(np.array([other.x])).any() and other.x != trial.x
+        opt.tell(other, 0.8)
