@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from safebo import RBF, AdaptiveScenario, Box, Constraint, Matern, PosteriorScenario, SafeOptimizer
+from safebo import RBF, AdaptiveScenario, Box, Matern, PosteriorScenario, SafeOptimizer
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.norms import LSTMNorm, NormQuery
 from safebo.norms import conditioned as module
@@ -163,18 +163,6 @@ def test_bad_settings_are_named():
     for kernel, dim in ((Matern(1.5, 0.2), 3), (RBF(0.2), 2)):
         with pytest.raises(InvalidValueError, match=r"for Matern kernels in one or two dimensions, got .*: use AdaptiveScenario"):
             SafeOptimizer(Box.unit(dim), 0.0, kernel=kernel, norm=PosteriorScenario())
-
-
-def test_the_default_by_dimension_and_kernel():
-    """Documented in docs/guarantees.md: what has been measured."""
-
-    def norms(dim, **kwargs):
-        return {type(o.norm) for o in SafeOptimizer(Box.unit(dim), 0.0, **kwargs).state.settings.outputs}
-
-    assert [norms(n) for n in (1, 2, 3)] == [{AdaptiveScenario}, {PosteriorScenario}, {AdaptiveScenario}]
-    assert norms(2, kernel=RBF(0.2)) == {AdaptiveScenario}
-    assert norms(2, constraints={"a": Constraint(0.0, RBF(0.2))}) == {AdaptiveScenario}
-    assert norms(2, constraints={"a": Constraint(0.0, Matern(2.5, 0.2))}) == {PosteriorScenario}
 
 
 def test_a_run_with_it_is_restored_from_json():

@@ -199,16 +199,6 @@ def test_a_directed_run_ends_when_the_others_end():
     assert opt.stop_reason is StopReason.CONVERGED
 
 
-def test_the_default_by_dimension():
-    """Documented in docs/guarantees.md: what has been measured."""
-
-    def acquisition(dim, **kwargs):
-        return SafeOptimizer(Box.unit(dim), 0.0, **kwargs).state.settings.acquisition
-
-    assert [acquisition(n) for n in (1, 2, 3)] == ["joint", "directed", "joint"]
-    assert acquisition(2, screening=Fixed(1.0)) == "joint" and acquisition(2, acquisition="paper") == "paper"
-
-
 def test_no_experiment_next_to_an_aborted_one():
     opt = SafeOptimizer(Box.unit(2), 0.0, kernel=KERNEL, norm=Fixed(1.0), points_per_axis=9, acquisition="directed")
     opt.tell([0.5, 0.5], 0.8)

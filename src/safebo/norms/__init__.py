@@ -1,8 +1,5 @@
 """Norm estimators: an upper bound B_t on the RKHS norm of the unknown function in one sub-domain."""
 
-from collections.abc import Iterable
-
-from safebo.kernels import StationaryKernel
 from safebo.norms.adaptive import AdaptiveScenario
 from safebo.norms.base import NormEstimator, NormFloor, NormQuery
 from safebo.norms.conditioned import PosteriorScenario
@@ -10,16 +7,6 @@ from safebo.norms.fixed import Fixed
 from safebo.norms.hoeffding import Hoeffding
 from safebo.norms.lstm import LSTMNorm
 from safebo.norms.scenario import Scenario
-
-
-def default_norm(kernels: Iterable[StationaryKernel], dim: int) -> NormEstimator:
-    """What `SafeOptimizer` uses unless told otherwise: in two dimensions `PosteriorScenario`, else `AdaptiveScenario`.
-
-    So far only there has the former been measured in hundreds of runs (docs/guarantees.md).
-    """
-    served = dim == 2 and all(PosteriorScenario.serves(kernel, dim) for kernel in kernels)
-    return PosteriorScenario() if served else AdaptiveScenario()
-
 
 __all__ = [
     "AdaptiveScenario",
@@ -31,5 +18,4 @@ __all__ = [
     "NormQuery",
     "PosteriorScenario",
     "Scenario",
-    "default_norm",
 ]

@@ -313,7 +313,7 @@ def _algorithm(root: Section) -> tuple[str, dict[str, Any]]:
             options["cubes"] = {"auto": "auto", "none": None}[section.take("cubes", text)]
         else:
             options["cubes"] = _part(section, "cubes", {**CUBES, "auto": type(None), "none": type(None)})
-    for key, words in (("safe_set", RULES), ("acquisition", ("auto", *ACQUISITIONS))):
+    for key, words in (("safe_set", RULES), ("acquisition", ACQUISITIONS)):
         if key in section:
             options[key] = section.take(key, choice(words))
     if "stride" in section:

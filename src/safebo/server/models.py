@@ -123,13 +123,13 @@ class NewRun(Model):
     unit: Annotated[Unit, Field(description="Of the objective.")] = ""
     constraints: Annotated[dict[Label, Limit], Field(max_length=MOST_LIMITS)] = {}
     kernel: Kernel = Kernel()
-    norm: Annotated[Norm | None, Field(description="null: the library's default for this many parameters.")] = None
+    norm: Norm = Norm()
     noise: Positive = 0.01
     delta: Probability = 0.01
     min_width: Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)] = 0.1
     cubes: Literal["auto", "global"] = "auto"
     points_per_axis: Annotated[int, Field(ge=2, le=2000)] | None = None
-    acquisition: Literal["auto", "directed", "joint", "balanced", "paper"] = "auto"
+    acquisition: Literal["joint", "directed", "balanced", "paper"] = "joint"
     stride: Scale | None = 0.5
     abort_radius: Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)] = 0.25
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -151,7 +151,7 @@ class NewRun(Model):
             self.threshold,
             kernel=self.kernel.build(),
             noise=self.noise,
-            norm=None if self.norm is None else self.norm.build(),
+            norm=self.norm.build(),
             bound=MartingaleMixture(),
             delta=self.delta,
             cubes="auto" if self.cubes == "auto" else None,

@@ -13,7 +13,7 @@ from safebo.bounds import AbbasiYadkori, ConfidenceBound, MartingaleMixture, Pap
 from safebo.domain import Box, LocalCubes
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern, StationaryKernel
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, PosteriorScenario, Scenario
 from safebo.optimizer import SafeOptimizer
 from safebo.problems import RKHSProblem
 
@@ -114,6 +114,7 @@ PLACES = ("local", "global")
 
 
 KNOWN = "default, norm told"  # the library's own settings but for the norm, which is the true one
+POSTERIOR = "posterior norm, directed"  # the same with two options: norms learned from all samples, and a plan
 
 
 def optimizer(method: str, family: Family, problem: RKHSProblem, seed: int, m: int | None = None) -> SafeOptimizer:
@@ -136,11 +137,13 @@ def _build(
         return SafeOptimizer(domain, threshold, **common)
     if method == KNOWN:
         return SafeOptimizer(domain, threshold, norm=Fixed(true_norm), **common)
+    if method == POSTERIOR:
+        return SafeOptimizer(domain, threshold, norm=PosteriorScenario(), acquisition="directed", **common)
     parts = method.split("/")
     known = (ESTIMATORS, tuple(BOUNDS), RULES, PLACES)
     if len(parts) != 4 or any(part not in names for part, names in zip(parts, known, strict=False)):
         raise InvalidValueError(
-            f"Unknown method {method!r}: estimator/bound/rule/place from {known}, or 'default', or {KNOWN!r}."
+            f"Unknown method {method!r}: estimator/bound/rule/place from {known}, or 'default', {KNOWN!r}, {POSTERIOR!r}."
         )
     estimator, bound, rule, place = parts
     scenarios: dict[str, Any] = {} if m is None else {"m": m}
@@ -189,7 +192,7 @@ PARTS: dict[str, Part] = {
     "main": Part(_ONE, ("default", YARDSTICK, "true/mixture/confidence/global"), 300),
     "published": Part(_ONE, (_PUBLISHED, "scenario/paper/union/local", "scenario/paper/confidence/global"), 100),
     "conditions": Part(_REST, ("default", YARDSTICK), 60),
-    "2-D": Part(("2-D, norm 1..10", "2-D, norm 1..30"), ("default", YARDSTICK, KNOWN), 90),
+    "2-D": Part(("2-D, norm 1..10", "2-D, norm 1..30"), ("default", POSTERIOR, YARDSTICK, KNOWN), 90),
     "3-D": Part(("3-D, norm 1..10",), ("default", YARDSTICK), 10),
     "6-D": Part(("6-D, norm 1..10",), ("default", YARDSTICK), 4),
     "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),
