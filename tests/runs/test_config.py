@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safebo import RBF, Box, Constraint, Fixed, LocalCubes, Matern, SafeOptimizer, Scenario, presets
 from safebo.bounds import AbbasiYadkori, Paper
 from safebo.exceptions import ConfigError, InvalidValueError
-from safebo.norms import LSTMNorm
+from safebo.norms import LSTMNorm, PosteriorScenario
 from safebo.runs import config
 from safebo.runs.plant_spec import KINDS
 from safebo.runs.template import template
@@ -126,6 +126,26 @@ def test_every_setting_arrives():
             },
         ),
     )  # fmt: skip
+
+
+def test_norms_from_all_samples_and_directed_experiments():
+    text = """
+        [run]
+        name = "two options"
+        [parameters]
+        a = { lower = 0, upper = 1 }
+        b = { lower = 0, upper = 1 }
+        [objective]
+        threshold = 0.0
+        [kernel]
+        lengthscale = 0.2
+        [algorithm]
+        norm = { type = "posterior", m = 600, median = 2.0 }
+        acquisition = "directed"
+        """
+    norm = PosteriorScenario(m=600, median=2.0)
+    box = Box({"a": (0.0, 1.0), "b": (0.0, 1.0)})
+    same(text, SafeOptimizer(box, 0.0, kernel=Matern(lengthscale=0.2), norm=norm, acquisition="directed"))
 
 
 @pytest.mark.parametrize("preset", ["algorithm_1", "algorithm_4", "pacsbo_2024"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from safebo import Box, Constraint, Fixed, Hoeffding, Matern, SafeOptimizer, Scenario, presets
+from safebo import Box, Constraint, Fixed, Hoeffding, Matern, PosteriorScenario, SafeOptimizer, Scenario, presets
 from safebo.runs import describe
 
 BOX = Box({"a": (0.0, 1.0), "b": (0.0, 2.0)})
@@ -38,7 +38,7 @@ def test_what_it_rests_on():
     text = "\n".join(describe.assumptions(settings(BOX, 0.0, norm=Fixed(5.0), kernel=Matern(lengthscale=(0.1, 0.2)))))
     assert "Matern 3/2, lengthscale a 0.1, b 0.2" in text
     assert "at most 5: your guess" in text
-    for norm, word in ((Scenario(), "scenario"), (Hoeffding(), "hoeffding")):
+    for norm, word in ((Scenario(), "scenario"), (Hoeffding(), "hoeffding"), (PosteriorScenario(), "posterior")):
         assert word in "\n".join(describe.assumptions(settings(norm=norm)))
 
 

@@ -8,9 +8,11 @@ import httpx
 import pytest
 
 from safebo import Box, Fixed, SafeOptimizer
-from safebo.exceptions import ConflictError
+from safebo.exceptions import ConflictError, InvalidValueError
+from safebo.norms import AdaptiveScenario, PosteriorScenario
 from safebo.runs import Campaign, RunConfig
 from safebo.runs.starts import send_start
+from safebo.server.models import Norm
 from tests.server.conftest import Served, truth
 
 pytestmark = pytest.mark.filterwarnings("default::safebo.exceptions.SafeboWarning")
@@ -422,3 +424,10 @@ def test_a_start_is_approved_here_and_sent_by_the_runner(served: Served) -> None
     assert second["number"] == 2 and second["waiting"] and second["id"] != shown["id"]
     campaign.tell({"kp": 2.0}, 0.8)
     assert served.viewer.get("/runs/rig").json()["start"] is None
+
+
+def test_norms_of_the_api_are_those_of_the_library() -> None:
+    assert Norm().build() == AdaptiveScenario()
+    assert Norm(type="posterior", m=600).build() == PosteriorScenario(m=600)
+    with pytest.raises(InvalidValueError, match=r"A posterior norm has no alpha_bar, got 2\.0"):
+        Norm(type="posterior", alpha_bar=2.0).build()
