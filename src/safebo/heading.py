@@ -25,9 +25,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
-from scipy.spatial import KDTree
 from scipy.special import log_ndtr
 
 from safebo.domain import Grid
@@ -158,6 +155,10 @@ def unsafety(
 
 def _ways(lengthscales: FloatArray, points: FloatArray, doubt: FloatArray) -> tuple[FloatArray, Indices]:
     """For every node the cost of the way to it, and the candidate among the points (p, n) that it starts from."""
+    from scipy.sparse import csr_array  # slow to import, and few need it
+    from scipy.sparse.csgraph import dijkstra
+    from scipy.spatial import KDTree
+
     nodes, near, distance = _roads(tuple(lengthscales.tolist()))
     price = 1.0 + CAUTION * doubt
     to_candidate, candidate = KDTree(points / lengthscales).query(nodes)
@@ -177,6 +178,8 @@ def _ways(lengthscales: FloatArray, points: FloatArray, doubt: FloatArray) -> tu
 @lru_cache(maxsize=8)
 def _roads(lengthscales: tuple[float, ...]) -> tuple[FloatArray, Indices, FloatArray]:
     """The nodes in lengthscales, their neighbours and the distances to those."""
+    from scipy.spatial import KDTree
+
     dim = len(lengthscales)
     nodes = even_points(dim, NODES) / np.array(lengthscales)
     distance, near = KDTree(nodes).query(nodes, k=1 + 4 * dim)

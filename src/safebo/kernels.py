@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.interpolate import CubicSpline
 from scipy.special import gammaln, kve
 
 from safebo.exceptions import InvalidValueError, MissingExtraError
@@ -292,8 +291,11 @@ def convolved(kernel: StationaryKernel, dim: int) -> Callable[[FloatArray, Float
 
 
 @lru_cache(maxsize=16)
-def _convolved_matern(nu: float, dim: int) -> CubicSpline:
+def _convolved_matern(nu: float, dim: int) -> Callable[[FloatArray], FloatArray]:
+    from scipy.interpolate import CubicSpline  # slow to import, and few need it
+
     r = np.linspace(0.0, _FAR, 30_001)
     order, c = 2.0 * nu + 0.5 * dim, math.sqrt(2.0 * nu) * r[1:]
     values = np.exp((1.0 - order) * math.log(2.0) - gammaln(order) + order * np.log(c) - c) * kve(order, c)
-    return CubicSpline(r, np.concatenate([[1.0], values]), bc_type=((1, 0.0), (1, 0.0)))
+    spline: Callable[[FloatArray], FloatArray] = CubicSpline(r, np.concatenate([[1.0], values]), bc_type=((1, 0.0), (1, 0.0)))
+    return spline
