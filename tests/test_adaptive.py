@@ -14,7 +14,8 @@ from safebo.domain import Cube
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import RBF, Matern
 from safebo.norms import NormQuery
-from safebo.norms.adaptive import _LOG_SCALES, _NODES, _lobatto, _scale_cdf
+from safebo.norms.adaptive import _NODES, _lobatto, _scale_cdf
+from safebo.norms.scales import LOG_SCALES
 from safebo.norms.base import even_points
 from safebo.norms.scenario import make_query
 from safebo.problems import RKHSProblem
@@ -60,9 +61,9 @@ def test_scale_posterior_equals_the_naive_one(kernel):
     q = query(kernel, 2, 5)
     x, y = q.everything
     cdf = _scale_cdf(x.tobytes(), y.tobytes(), 2, kernel, q.noise, (1.0, 500, 0.7, 0.8))
-    some = np.arange(0, len(_LOG_SCALES), 3)
+    some = np.arange(0, len(LOG_SCALES), 3)
     naive = transcribed(kernel, 2)
-    logs = [reference.log_posterior(naive, x, y, even_points(2, _NODES), v, q.noise, 500, 0.7, 0.8) for v in _LOG_SCALES[some]]
+    logs = [reference.log_posterior(naive, x, y, even_points(2, _NODES), v, q.noise, 500, 0.7, 0.8) for v in LOG_SCALES[some]]
     expected = np.cumsum(np.exp(np.array(logs) - max(logs)))
     np.testing.assert_allclose(cdf[some], expected / expected[-1], atol=0.04)  # a third of the grid
     assert (np.diff(cdf) >= 0.0).all() and cdf[-1] == 1.0

@@ -140,6 +140,15 @@ def test_the_same_query_gives_the_same_bound_and_another_seed_another():
     assert a == b != c
 
 
+def test_without_samples_it_is_the_prior():
+    kernel = Matern(1.5, 0.2)
+    found = PosteriorScenario(m=5000, gamma=0.5, spread=1e-6).norms(
+        query(kernel, np.empty((0, 2)), np.empty(0), [0.2, 0.2], [0.4, 0.4])
+    )
+    expected = module._box((1.0, 1.0), kernel).variances.sum()
+    assert np.mean((found / module._DISCRETE) ** 2) == pytest.approx(expected, rel=0.05)
+
+
 def test_a_floor_is_kept():
     kernel = Matern(1.5, 0.2)
     x, y, _ = situation(3, 2, kernel)

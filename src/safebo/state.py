@@ -129,8 +129,9 @@ class Settings:
                 raise InvalidValueError(
                     f"No grid resolves the lengthscale {shortest:g} of {output.name!r}: at least {SHORTEST:g}."
                 )
-            if isinstance(output.norm, PosteriorScenario):
-                output.norm.check(output.kernel, self.domain.dim)
+            check = getattr(output.norm, "check", None)
+            if callable(check):  # an estimator that is not made for everything
+                check(output.kernel, self.domain.dim)
         if not provides(self.locality, "cubes"):
             raise InvalidValueError(
                 f"cubes must be 'auto', LocalCubes(n, delta), another locality or None, got {self.locality!r}."

@@ -29,12 +29,12 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 from safebo.compute import SingleArray, backend
 from safebo.kernels import StationaryKernel
 from safebo.norms.base import NormFloor, NormQuery, count, even_points, positive, probability
+from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import RandomFunctions, discards, select, through_data
 
 FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_LOG_SCALES = np.linspace(np.log(1e-4), np.log(1e4), 737)  # steps of 2.5 %
 _NODES = 4096  # points that stand for the domain in the prior covariance
 _JITTER = 1e-8  # on the nodes' kernel matrix: the restricted norm comes out smaller by less than a tenth of a per cent
 _PER_AXIS = {1: 16, 2: 9, 3: 5}  # nodes that tell the restricted norm of the outer part
@@ -110,7 +110,7 @@ class AdaptiveScenario:
         family = self.alpha_bar, self.centres, self.median, self.spread
         cdf = _scale_cdf(x.tobytes(), y.tobytes(), x.shape[1], query.kernel, query.noise, family)
         u = np.random.Generator(np.random.SFC64(np.random.SeedSequence((*query.seed, 1)))).random(self.m)
-        return np.exp(np.interp(u, cdf, _LOG_SCALES))
+        return np.exp(np.interp(u, cdf, LOG_SCALES))
 
 
 def _only(chosen: Mask, centres: SingleArray, coefficients: SingleArray) -> tuple[SingleArray, SingleArray]:
@@ -129,19 +129,13 @@ def _scale_cdf(
     """Distribution function of log s on its grid, given all samples; every sub-domain of a step asks for the same one."""
     alpha_bar, centres, median, spread = family
     x, y = np.frombuffer(x_bytes).reshape(-1, dim), np.frombuffer(y_bytes)
-    log_density = -0.5 * ((_LOG_SCALES - np.log(median)) / spread) ** 2
-    if len(y) > 1:
-        gram, cross = kernel(x, x), kernel(x, even_points(dim, _NODES))
-        prior = alpha_bar**2 / 3.0 * (gram @ gram + centres / _NODES * cross @ cross.T)
-        values, vectors = eigh(prior, check_finite=False)
-        rotated = vectors.T @ y
-        variances = np.exp(2.0 * _LOG_SCALES)[:, None] * np.maximum(values, 0.0) + noise**2
-        log_density -= 0.5 * (np.log(variances) + rotated**2 / variances).sum(axis=1)
-        first = np.exp(2.0 * _LOG_SCALES) * prior[0, 0] + noise**2
-        log_density += 0.5 * (np.log(first) + y[0] ** 2 / first)
-    density = np.exp(log_density - log_density.max())
-    cdf = np.cumsum(density)
-    return np.asarray(cdf / cdf[-1])
+    if len(y) < 2:  # nothing to learn from
+        return scale_cdf(np.empty(0), np.empty(0), (1.0, 0.0), noise, median, spread)
+    gram, cross = kernel(x, x), kernel(x, even_points(dim, _NODES))
+    prior = alpha_bar**2 / 3.0 * (gram @ gram + centres / _NODES * cross @ cross.T)
+    values, vectors = eigh(prior, check_finite=False)
+    first = float(prior[0, 0]), float(y[0])
+    return scale_cdf(np.maximum(values, 0.0), vectors.T @ y, first, noise, median, spread)
 
 
 @lru_cache(maxsize=8)

@@ -38,11 +38,11 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import Matern, StationaryKernel, convolved
 from safebo.norms.base import NormFloor, NormQuery, count, positive, probability
+from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import discards, select
 
 FloatArray = NDArray[np.float64]
 
-_LOG_SCALES = np.linspace(np.log(1e-4), np.log(1e4), 737)  # steps of 2.5 %
 _SPACING = 0.25  # of the nodes in lengthscales, on average
 _FEWEST, _MOST = 9, {1: 65, 2: 21}  # nodes per axis
 _DISCRETE = 1.01  # the interpolant's norm is smaller than the function's, by less than 1 % on these nodes
@@ -108,7 +108,7 @@ class PosteriorScenario:
         explained = a * data.inverse_roots
         spare = np.diag(box.variances) - explained @ explained.T
         rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence((*query.seed, 2))))
-        s = np.exp(np.interp(rng.random(self.m), data.cdf, _LOG_SCALES))
+        s = np.exp(np.interp(rng.random(self.m), data.cdf, LOG_SCALES))
         at_samples, noise = rng.standard_normal((len(y), self.m)), rng.standard_normal((len(y), self.m))
         own = _root(spare) @ rng.standard_normal((len(spare), self.m))
         missing = data.rotated[:, None] - s * (data.roots[:, None] * at_samples) - query.noise * noise
@@ -127,27 +127,20 @@ class _Data:
     rotated: FloatArray  # U'y
     roots: FloatArray  # v^1/2
     inverse_roots: FloatArray  # v^-1/2, 0 where v is rounding
-    cdf: FloatArray  # distribution function of log s on its grid
+    cdf: FloatArray  # of log s
 
 
 @lru_cache(maxsize=8)
 def _data(x_bytes: bytes, y_bytes: bytes, dim: int, kernel: StationaryKernel, noise: float, prior: tuple[float, float]) -> _Data:
-    """The first measurement was chosen by the operator, typically not at a typical value; its own likelihood is left out."""
     x, y = np.frombuffer(x_bytes).reshape(-1, dim), np.frombuffer(y_bytes)
     correlation = convolved(kernel, dim)
     values, vectors = eigh(correlation(x, x), check_finite=False)
     resolved = values > _RESOLVED * len(y)
     values = np.where(resolved, values, 0.0)
     rotated, vectors = vectors.T @ y, np.where(resolved, vectors, 0.0)
-    log_density = -0.5 * ((_LOG_SCALES - math.log(prior[0])) / prior[1]) ** 2
-    if len(y) > 1:
-        variances = np.exp(2.0 * _LOG_SCALES)[:, None] * values + noise**2
-        log_density -= 0.5 * (np.log(variances) + rotated**2 / variances).sum(axis=1)
-        first = np.exp(2.0 * _LOG_SCALES) + noise**2
-        log_density += 0.5 * (np.log(first) + y[0] ** 2 / first)
-    cdf = np.cumsum(np.exp(log_density - log_density.max()))
+    cdf = scale_cdf(values, rotated, (1.0, float(y[0]) if len(y) else 0.0), noise, *prior)
     inverse = np.divide(1.0, np.sqrt(values), out=np.zeros(len(y)), where=resolved)
-    return _Data(correlation, values, vectors, rotated, np.sqrt(values), inverse, np.asarray(cdf / cdf[-1]))
+    return _Data(correlation, values, vectors, rotated, np.sqrt(values), inverse, cdf)
 
 
 @dataclass(frozen=True, eq=False)
