@@ -15,8 +15,8 @@ from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import RBF, Matern
 from safebo.norms import NormQuery
 from safebo.norms.adaptive import _NODES, _lobatto, _scale_cdf
-from safebo.norms.scales import LOG_SCALES
 from safebo.norms.base import even_points
+from safebo.norms.scales import LOG_SCALES
 from safebo.norms.scenario import make_query
 from safebo.problems import RKHSProblem
 from safebo.rkhs import random_function

@@ -52,7 +52,11 @@ class NormFloor(Protocol):
 
 
 class NormEstimator(Protocol):
-    """An upper bound on the norm: with confidence 1 - kappa, B >= ||f|| with probability 1 - gamma."""
+    """An upper bound on the norm: with confidence 1 - kappa, B >= ||f|| with probability 1 - gamma.
+
+    An estimator that is not made for every kernel and dimension may have a method `check(kernel, dim)` that raises: it is called
+    before a run starts.
+    """
 
     @property
     def gamma(self) -> float:
