@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from safebo.studies.calibrate import bottleneck
-from safebo.studies.calibrate.cases import BOUNDS, ESTIMATORS, KNOWN, PLACES, POSTERIOR, RULES, YARDSTICK
+from safebo.studies.calibrate.cases import BOUNDS, ESTIMATORS, JOINT, KNOWN, PLACES, RULES, YARDSTICK
 from safebo.studies.common import Row, rate_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = {
     "default": "default",
     KNOWN: "default, told the true norm",
-    POSTERIOR: "`PosteriorScenario`, directed",
+    JOINT: "`AdaptiveScenario` alone, joint",
     YARDSTICK: "SafeOpt told the true norm",
     "true/mixture/confidence/global": "true norm, mixture bound",
     "scenario/paper/confidence/local": "`presets.algorithm_4`",

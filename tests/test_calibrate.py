@@ -174,7 +174,7 @@ def test_study_resumes_after_an_interruption(tmp_path, monkeypatch):
     assert len(lines) == 1 + 6 and not any("half" in line for line in lines)
     calibrate.main(tmp_path, quick=True, jobs=1, only=["main"])
     assert len(calls) == 1 + 6
-    assert (tmp_path / "pareto.png").read_bytes()[:4] == b"\x89PNG"
+    assert all((tmp_path / name).read_bytes()[:4] == b"\x89PNG" for name in ("pareto.png", "solved.png"))
     assert "| 1-D, norm 1..10 | default | 1 |" in (tmp_path / "table.md").read_text()
     written = json.loads((tmp_path / "summary.json").read_text())
     assert {"command", "commit", "settings", "rows"} <= set(written) and len(written["rows"]) == 6

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from safebo import RBF, AdaptiveScenario, Box, Matern, PosteriorScenario, SafeOptimizer
+from safebo import RBF, AdaptiveScenario, Box, Constraint, Matern, PosteriorScenario, SafeOptimizer
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.norms import LSTMNorm, NormQuery
 from safebo.norms import conditioned as module
@@ -160,6 +160,47 @@ def test_a_floor_is_kept():
 
     assert PosteriorScenario(floor=High()).estimate(q) == 1e6
     assert PosteriorScenario(floor=LSTMNorm()).estimate(q) >= PosteriorScenario().estimate(q)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("seed", range(8))
+def test_as_a_floor_it_gives_the_larger_of_both_bounds(seed, dim):
+    """At least both; beyond the larger one at most by one step among the norms that Algorithm 3 sorts."""
+    kernel = Matern(1.5, 0.3)
+    x, y, _ = situation(seed, dim, kernel)
+    q = query(kernel, x, y, np.full(dim, 0.2), np.full(dim, 0.5))
+    both = AdaptiveScenario(floor=PosteriorScenario())
+    found, own, other = both.estimate(q), AdaptiveScenario().estimate(q), PosteriorScenario().estimate(q)
+    assert found >= max(own, other)
+    above = np.sort(both.norms(q))
+    above = above[above > other]
+    assert found == (own if own > other else above[0] if len(above) else other)
+
+
+def test_a_floor_that_does_not_serve_a_kernel_is_refused_before_the_run():
+    norm = AdaptiveScenario(floor=PosteriorScenario())
+    for dim, kernel in ((2, RBF(0.3)), (3, Matern(1.5, 0.3))):
+        with pytest.raises(InvalidValueError, match=r"Matern kernels in one or two dimensions, got .* in [23]"):
+            SafeOptimizer(Box.unit(dim), 0.0, kernel=kernel, norm=norm)
+    SafeOptimizer(Box.unit(3), 0.0, kernel=Matern(1.5, 0.3), norm=AdaptiveScenario(floor=LSTMNorm()))
+
+
+def test_the_default_norm_and_acquisition_follow_the_dimension():
+    matern, rbf = Matern(1.5, 0.3), RBF(0.3)
+    both, one = AdaptiveScenario(floor=PosteriorScenario()), AdaptiveScenario()
+
+    def defaults(dim, **options):
+        settings = SafeOptimizer(Box.unit(dim), 0.0, **options).state.settings
+        return settings.outputs[0].norm, settings.acquisition
+
+    assert defaults(1, kernel=matern) == (one, "joint")
+    assert defaults(2, kernel=matern) == defaults(2, kernel=Matern(2.5, (0.2, 0.3))) == (both, "directed")
+    assert defaults(2, kernel=rbf) == (one, "directed")
+    assert defaults(2, kernel=matern, constraints={"heat": Constraint(0.0, rbf)}) == (one, "directed")
+    assert defaults(2, kernel=matern, constraints={"heat": Constraint(0.0)}) == (both, "directed")
+    assert defaults(2, kernel=matern, screening=LSTMNorm()) == (both, "joint")
+    assert defaults(2, kernel=matern, acquisition="joint", norm=one) == (one, "joint")
+    assert defaults(3, kernel=matern) == (one, "joint")
 
 
 def test_bad_settings_are_named():

@@ -105,18 +105,24 @@ def test_the_step_is_the_best_of_the_transcription(seed):
     outputs, x, values, inside, places = plan(seed)
     found = heading.step_towards(outputs, x, values, inside, places)
     candidates = np.concatenate([grid.at(heading.spread(index)) for grid, index in places])
-    nodes = heading.even_points(x.shape[1], heading.NODES)
-    worth = naive.values_of_candidates(
-        outputs, x, values, inside, candidates, nodes, heading.CAUTION, heading.CLEARANCE, heading.NOVELTY, heading.LEAST_GAIN
-    )
+    candidates = candidates[naive.is_new(outputs, x, values, candidates, heading.NOVELTY)]
     if found is None:
-        assert (worth == -np.inf).all()
+        assert not len(candidates)
         return
     owner, point = found
     grid, index = places[owner]
     assert (grid.at(index) == point).all(axis=1).any(), "a point that may not be measured"
-    same = np.flatnonzero((candidates == point).all(axis=1))
-    assert worth[same].max() >= worth.max() - 1e-6
+    nodes = heading.even_points(x.shape[1], heading.NODES)
+    at_once, later, first = naive.plans(outputs, x, values, inside, candidates, nodes, vars(heading))
+    best = max(at_once.max(), later.max())
+    good = [c for c, worth in zip(candidates, at_once, strict=True) if worth >= best - 1e-6]
+    everything = np.concatenate([grid.at(index) for grid, index in places if len(index)])
+    everything = everything[naive.is_new(outputs, x, values, everything, heading.NOVELTY)]
+    lengthscales = outputs[0].kernel.lengthscales(x.shape[1])
+    for target in nodes[np.unique(first[later >= best - 1e-6])]:
+        distances = np.linalg.norm((everything - target) / lengthscales, axis=1)
+        good += list(everything[distances <= distances.min() + 1e-9])
+    assert any((g == point).all() for g in good)
 
 
 def test_the_way_around_an_obstacle_is_taken():
@@ -133,6 +139,36 @@ def test_the_way_around_an_obstacle_is_taken():
     allowed = np.flatnonzero((left.points()[:, 0] <= 0.3) | (left.points()[:, 1] >= 0.75))
     found = heading.step_towards(outputs, data[:, :2], data[:, 2:], np.ones(len(data), dtype=bool), [(left, allowed)])
     assert found is not None and found[1][0] >= 0.5 and found[1][1] >= 0.75
+
+
+def test_novelty_is_that_of_the_kernel_and_noise_does_not_count():
+    """A sample makes its own place known and its surroundings partly; the outlook's covariance would know far more of them."""
+    kernel = Matern(1.5, 0.2, 4.0)
+    x = np.array([[0.5, 0.5], [0.5, 0.54]])
+    points = np.array([[0.5, 0.5], [0.5, 0.52], [0.5, 0.6], [0.0, 0.0]])
+    found = heading.novelty(kernel, x, points)
+    assert found[0] < 0.01 and 0.05 < found[1] < found[2] < found[3] <= 1.0
+    more = heading.novelty(kernel, np.vstack([x, [[0.3, 0.3]]]), points)
+    assert (more <= found + 1e-12).all()
+    outlook = heading.Outlook.of(kernel, x, np.array([0.3, 0.2]), 1e-4)
+    assert (outlook.at(points[1:3])[1] / outlook.scale < 0.5 * found[1:3]).all()
+
+
+def test_a_narrow_passage_costs_more_than_a_wide_one():
+    """Two ways that are equally known and safe: the price falls with the margin to the nearest limit, on either side."""
+    kernel = Matern(1.5, 0.2)
+    outputs = resolve_outputs(
+        0.0, {"torque": Constraint(None, kernel, 0.01, Fixed(2.0), 1.0)}, kernel, 0.01, Fixed(2.0), _bound(), 0.01, 0.1
+    )
+    x = np.array([[0.1, 0.1]])
+    outlooks = [heading.Outlook.of(kernel, x, np.array([1.0]), 0.01) for _ in outputs]
+    sd, far = np.full(4, 0.001), np.full(4, -5.0)
+    mean = outlooks[0].scale * np.array([0.01, 0.1, 0.5, 2.0])
+    found = heading.prices(outputs, outlooks, [(mean, sd), (far, sd)])
+    caps = np.maximum([0.01, 0.1, 0.5, 2.0], heading.NARROWEST)
+    assert np.allclose(found, 1.0 + heading.NARROW / caps, atol=1e-6)
+    other = heading.prices(outputs, outlooks, [(np.full(4, 9.0), sd), (1.0 - mean, sd)])
+    assert np.allclose(other, found, atol=1e-6)
 
 
 def test_nothing_new_to_learn_is_no_step():

@@ -4,15 +4,17 @@ Measuring where one is most uncertain fills the whole safe set before it leads a
 afford. Here every output has an outlook, a Gaussian process with all samples, and the experiment is a step of a plan:
 
     nodes        points that fill the domain evenly, each joined to its neighbours
-    candidates   certified points of all sub-domains, within the stride, of which something new can be learned
+    candidates   certified points of all sub-domains, within the stride, that are not next to a sample (`novelty`)
     gain         expected improvement on the best sample, at nodes and candidates
-    way          from the candidates over the nodes; a lengthscale of it costs 1 + CAUTION * (-log probability of being safe)
+    way          from the candidates over the nodes; what a lengthscale of it costs: `prices`
 
-The node or candidate with the largest log(gain) - way is the destination, and the candidate that the way to it starts from is
-measured. Where a way turns out to be blocked, its candidates are soon known, others are farther, and the plan changes.
+The node or candidate with the largest log(gain) - way is the destination. What is measured is the certified point nearest to the
+node at which the way there starts. Where a way turns out to be blocked, samples soon are everywhere at its start, other
+candidates are farther away, and the plan changes.
 
-Covariance of the outlook: k convolved with itself. Draws of a Gaussian process with covariance k are rougher than any function of
-the space, and would see something to gain everywhere; those of the convolution lie in it.
+Two covariances. The outlook's is k convolved with itself: draws of a Gaussian process with covariance k are rougher than any
+function of the space, and would see something to gain everywhere; those of the convolution lie in it. Novelty is that of k,
+because certificates are: where the outlook is sure of a passage, the certified set has yet to be pushed through it, step by step.
 """
 
 from __future__ import annotations
@@ -44,17 +46,21 @@ PER_CUBE = 64
 CAUTION = 3.0
 """What a lengthscale costs more where safety is less likely by a factor of e."""
 
-CLEARANCE = 0.3
-"""A way counts as safe where the limits are this many standard deviations of the output away: narrow passages take long."""
+NARROW = 0.3
+"""What a lengthscale costs more where a limit is one standard deviation of the output away: narrow passages take long."""
 
-NOVELTY = 0.02
-"""Candidates have at least this standard deviation, relative to the prior's."""
+NARROWEST = 0.05
+"""Smaller margins, in the same unit, cost as much as this one."""
+
+NOVELTY = 0.1
+"""Candidates have at least this power function: the standard deviation given noise-free samples, relative to the prior's."""
 
 LEAST_GAIN = 0.05
 """Improvements below this fraction of the measured range are not sought."""
 
 _BAND = 2.5  # standard deviations on both sides that an interval is taken to have
 _FLOOR = 1e-6  # smallest regulariser relative to the variance
+_BLOCK = 128  # points whose novelty is looked at first
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
@@ -103,23 +109,49 @@ def step_towards(
         return None
     points, owner = np.concatenate([p for _, p in found]), np.repeat([i for i, _ in found], [len(p) for _, p in found])
     outlooks = [Outlook.of(o.kernel, x, np.ascontiguousarray(values[:, i]), o.noise) for i, o in enumerate(outputs)]
-    here = [outlook.at(points) for outlook in outlooks]
-    new = np.zeros(len(points), dtype=bool)
-    for output, outlook, (_, sd) in zip(outputs, outlooks, here, strict=True):
-        new |= (sd >= NOVELTY * outlook.scale) & (2.0 * _BAND * sd > output.min_width)
+
+    def is_new(points: FloatArray) -> NDArray[np.bool_]:
+        new = np.zeros(len(points), dtype=bool)
+        for output, outlook in zip(outputs, outlooks, strict=True):
+            new |= novelty(output.kernel, x, points) >= max(NOVELTY, output.min_width / (2.0 * _BAND * outlook.scale))
+        return new
+
+    new = is_new(points)
     if not new.any():
         return None
     points, owner = points[new], owner[new]
-    nodes = even_points(x.shape[1], NODES)
+    nodes, lengthscales = even_points(x.shape[1], NODES), outputs[0].kernel.lengthscales(x.shape[1])
     there = [outlook.at(nodes) for outlook in outlooks]
     aim = float(outlooks[0].at(x[inside])[0].max()) + LEAST_GAIN * float(np.ptp(values[:, 0])) + outputs[0].noise
-    at_once = log_gain(here[0][0][new], here[0][1][new], aim)
+    at_once = log_gain(*outlooks[0].at(points), aim)
     later = log_gain(*there[0], aim)
-    cost, entry = _ways(outputs[0].kernel.lengthscales(x.shape[1]), points, unsafety(outputs, outlooks, there))
+    cost, entry = _ways(lengthscales, points, prices(outputs, outlooks, there))
     destination = int(np.argmax(later - cost))
     here_first = int(np.argmax(at_once))
-    chosen = here_first if at_once[here_first] >= later[destination] - cost[destination] else int(entry[destination])
-    return int(owner[chosen]), points[chosen]
+    if at_once[here_first] >= later[destination] - cost[destination]:
+        return int(owner[here_first]), points[here_first]
+    return _nearest(places, nodes[entry[destination]], lengthscales, is_new)
+
+
+def _nearest(
+    places: Sequence[tuple[Grid, Indices]],
+    target: FloatArray,
+    lengthscales: FloatArray,
+    is_new: Callable[[FloatArray], NDArray[np.bool_]],
+) -> tuple[int, FloatArray]:
+    """Of all points that may be measured the nearest new one to the target, of which there is one: its place and the point."""
+    found = [(i, grid.at(index)) for i, (grid, index) in enumerate(places) if len(index)]
+    points, owner = np.concatenate([p for _, p in found]), np.repeat([i for i, _ in found], [len(p) for _, p in found])
+    distances = np.sum(((points - target) / lengthscales) ** 2, axis=1)
+    size = min(_BLOCK, len(points))
+    while True:  # one of the points is new: the candidate that the way to the target starts from
+        near = np.argpartition(distances, size - 1)[:size]
+        near = near[np.lexsort((near, distances[near]))]
+        new = is_new(points[near])
+        if new.any():
+            chosen = int(near[np.argmax(new)])
+            return int(owner[chosen]), points[chosen]
+        size = min(8 * size, len(points))
 
 
 def spread(index: Indices) -> Indices:
@@ -139,29 +171,35 @@ def log_gain(mean: FloatArray, sd: FloatArray, aim: float) -> FloatArray:
     return np.asarray(np.log(sd) + np.where(z > -8.0, near, far))
 
 
-def unsafety(
-    outputs: Sequence[Output], outlooks: Sequence[Outlook], there: Sequence[tuple[FloatArray, FloatArray]]
-) -> FloatArray:
-    """-log of the probability that every limit is kept with some clearance, (nodes,), at most that of one in a million."""
-    total = np.zeros(len(there[0][0]))
+def novelty(kernel: StationaryKernel, x: FloatArray, points: FloatArray) -> FloatArray:
+    """Power function of the samples x (t, n) at points (p, n), between 0 and 1; noise does not count."""
+    chol = cholesky(kernel(x, x) / kernel.outputscale + _FLOOR * np.eye(len(x)), lower=True, check_finite=False)
+    basis = solve_triangular(chol, kernel(x, points) / kernel.outputscale, lower=True, check_finite=False)
+    return np.asarray(np.sqrt(np.maximum(1.0 - np.einsum("tp,tp->p", basis, basis), 0.0)))
+
+
+def prices(outputs: Sequence[Output], outlooks: Sequence[Outlook], there: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
+    """What a lengthscale of a way costs at the nodes: 1 + CAUTION * (-log probability of keeping all limits) + NARROW / margin.
+
+    The probability counts as at least one in a million; the margin is that of the mean to the nearest limit.
+    """
+    doubt, margin = np.zeros(len(there[0][0])), np.full(len(there[0][0]), np.inf)
     for output, outlook, (mean, sd) in zip(outputs, outlooks, there, strict=True):
-        clearance = CLEARANCE * outlook.scale
-        if output.lower_limit is not None:
-            total -= log_ndtr((mean - output.lower_limit - clearance) / sd)
-        if output.upper_limit is not None:
-            total -= log_ndtr((output.upper_limit - mean - clearance) / sd)
-    return np.asarray(np.minimum(total, -math.log(1e-6)))
+        for limit, side in ((output.lower_limit, 1.0), (output.upper_limit, -1.0)):
+            if limit is not None:
+                doubt -= log_ndtr(side * (mean - limit) / sd)
+                margin = np.minimum(margin, side * (mean - limit) / outlook.scale)
+    return np.asarray(1.0 + CAUTION * np.minimum(doubt, -math.log(1e-6)) + NARROW / np.maximum(margin, NARROWEST))
 
 
-def _ways(lengthscales: FloatArray, points: FloatArray, doubt: FloatArray) -> tuple[FloatArray, Indices]:
-    """For every node the cost of the way to it, and the candidate among the points (p, n) that it starts from."""
+def _ways(lengthscales: FloatArray, points: FloatArray, price: FloatArray) -> tuple[FloatArray, Indices]:
+    """For every node the cost of the way to it from the nearest of the points (p, n), and the way's first node."""
     from scipy.sparse import csr_array  # slow to import, and few need it
     from scipy.sparse.csgraph import dijkstra
     from scipy.spatial import KDTree
 
     nodes, near, distance = _roads(tuple(lengthscales.tolist()))
-    price = 1.0 + CAUTION * doubt
-    to_candidate, candidate = KDTree(points / lengthscales).query(nodes)
+    to_candidate, _ = KDTree(points / lengthscales).query(nodes)
     size, per_node = near.shape
     costs = np.concatenate([(0.5 * distance * (price[:, None] + price[near])).ravel(), to_candidate * price])
     costs = np.maximum(costs, 1e-9)  # a zero would be no edge
@@ -172,7 +210,7 @@ def _ways(lengthscales: FloatArray, points: FloatArray, doubt: FloatArray) -> tu
     entry = np.where(before[:size] == size, np.arange(size), before[:size])
     while not np.array_equal(entry, entry[entry]):  # follow all ways back to their first node at once
         entry = entry[entry]
-    return cost[:size], candidate[entry]
+    return cost[:size], entry
 
 
 @lru_cache(maxsize=8)

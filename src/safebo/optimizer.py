@@ -32,7 +32,7 @@ from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
 from safebo.journal import Journal, not_stored
 from safebo.kernels import Matern, StationaryKernel
-from safebo.norms import AdaptiveScenario, NormEstimator
+from safebo.norms import NormEstimator, default_norm
 from safebo.notices import check_lengthscales, check_scale, warn_refuted
 from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, outside, resolve_outputs
 from safebo.posterior import Posterior
@@ -87,17 +87,19 @@ class SafeOptimizer:
     kernel            on the unit cube: lengthscale 0.1 is a tenth of each parameter's range
     noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
                       (scale your outputs to order sqrt(outputscale): the norm estimators have a scale, or a prior of it)
-    norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale), `PosteriorScenario`
-                      (learned from all samples together), `Scenario` (the paper's), `Fixed` (guessed), `Hoeffding` (2024)
+    norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale; in two dimensions with Matern
+                      kernels with `PosteriorScenario` as its floor), `PosteriorScenario` (learned from all samples together),
+                      `Scenario` (the paper's), `Fixed` (guessed), `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
     delta             failure probability of the confidence intervals, shared over all limits
     cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale to four of them), the paper's
                       `LocalCubes(n, delta)`, another locality, or None for the global domain only
     points_per_axis   grid of every sub-domain
     safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
-    acquisition       "joint" (default: the most uncertain point, given what all sub-domains around it know together), "balanced"
-                      (the same, but every third experiment goes to the largest upper bound), "directed" (a step on the way to
-                      the most promising place, every fifth experiment as "joint") or "paper" (Alg. 4, l. 7)
+    acquisition       "auto" (default: "directed" in two dimensions without `screening`, else "joint"), "joint" (the most
+                      uncertain point, given what all sub-domains around it know together), "directed" (a step on the way to
+                      the most promising place, every fifth experiment as "joint"), "balanced" (every third experiment to the
+                      largest upper bound, else "joint") or "paper" (Alg. 4, l. 7)
     stride            no experiment where the data of its sub-domain leave more doubt than one measurement leaves this many
                       lengthscales away from it; None: no limit beyond the certificate
     min_width         points whose interval is narrower are not measured again, in measured units
@@ -123,7 +125,7 @@ class SafeOptimizer:
         cubes: Locality | Literal["auto"] | None = "auto",
         points_per_axis: int | tuple[int, ...] | None = None,
         safe_set: str = "confidence",
-        acquisition: str = "joint",
+        acquisition: str = "auto",
         stride: float | None = 0.5,
         min_width: float = 0.1,
         constraints: Mapping[str, Constraint] | None = None,
@@ -138,12 +140,14 @@ class SafeOptimizer:
             raise InvalidValueError(f"domain must be a Box, got {domain!r}.")
         if constraints is not None and not isinstance(constraints, Mapping):
             raise InvalidValueError(f"constraints must be a mapping name -> Constraint, got {constraints!r}.")
+        kernels = [kernel if kernel is not None else Matern(nu=1.5, lengthscale=0.1)]
+        kernels += [c.kernel for c in (constraints or {}).values() if isinstance(c, Constraint) and c.kernel is not None]
         outputs = resolve_outputs(
             threshold,
             dict(constraints or {}),
-            kernel if kernel is not None else Matern(nu=1.5, lengthscale=0.1),
+            kernels[0],
             noise,
-            norm if norm is not None else AdaptiveScenario(),
+            norm if norm is not None else default_norm(kernels, domain.dim),
             bound if bound is not None else MartingaleMixture(),
             delta,
             min_width,
@@ -154,7 +158,7 @@ class SafeOptimizer:
             locality=_locality(cubes, outputs, domain.dim),
             shape=resolve_points_per_axis(points_per_axis, domain.dim),
             safe_set=safe_set,
-            acquisition=acquisition,
+            acquisition=_acquisition(acquisition, domain.dim, screening),
             falsify=falsify,
             margin=refutation_margin,
             screening=screening,
@@ -567,3 +571,10 @@ def _locality(cubes: Locality | Literal["auto"] | None, outputs: tuple[Output, .
         shortest = min(float(output.kernel.lengthscales(dim).min()) for output in outputs)
         return DoublingCubes(n=5, smallest=0.25 * shortest)
     return GlobalDomain() if cubes is None else cubes
+
+
+def _acquisition(acquisition: str, dim: int, screening: NormEstimator | None) -> str:
+    """What `acquisition` stands for. Screening ranks by uncertainty; "directed" has been measured in two dimensions only."""
+    if acquisition != "auto":
+        return acquisition
+    return "directed" if dim == 2 and screening is None else "joint"

@@ -141,7 +141,7 @@ class Settings:
         if self.safe_set not in RULES:
             raise InvalidValueError(f"safe_set must be one of {list(RULES)}, got {self.safe_set!r}.")
         if self.acquisition not in ACQUISITIONS:
-            raise InvalidValueError(f"acquisition must be one of {list(ACQUISITIONS)}, got {self.acquisition!r}.")
+            raise InvalidValueError(f"acquisition must be 'auto' or one of {list(ACQUISITIONS)}, got {self.acquisition!r}.")
         if not isinstance(self.falsify, (bool, np.bool_)):
             raise InvalidValueError(f"falsify must be True or False, got {self.falsify!r}.")
         if not isinstance(self.shape, tuple):

@@ -47,54 +47,66 @@ def improvement(mean, sd, aim):
     return sd * (norm.pdf(z) + z * norm.cdf(z))
 
 
+def is_new(outputs, x, values, points, novelty):
+    """Whether some output's power function, given noise-free samples, is large enough at each point."""
+    new = []
+    for p in points:
+        best = False
+        for i, o in enumerate(outputs):
+            scale = outlook(o.kernel, x, values[:, i], o.noise, x[:1])[0]
+            K = o.kernel(x, x) / o.kernel.outputscale + 1e-6 * np.eye(len(x))
+            k = o.kernel(x, p[None, :])[:, 0] / o.kernel.outputscale
+            power = math.sqrt(max(1.0 - k @ np.linalg.solve(K, k), 0.0))
+            best |= power >= novelty and 5.0 * scale * power >= o.min_width
+        new.append(best)
+    return np.array(new, dtype=bool)
+
+
 def ways(nodes, neighbours, price, candidates):
-    """Cost of the cheapest way to every node (all in lengthscales) and the candidate it starts from."""
-    cost, start = [math.inf] * len(nodes), [-1] * len(nodes)
+    """Cost of the cheapest way from any candidate to every node (all in lengthscales) and the way's first node."""
+    cost, first = [math.inf] * len(nodes), [-1] * len(nodes)
     queue = []
     for i, node in enumerate(nodes):
-        distances = np.linalg.norm(candidates - node, axis=1)
-        nearest = int(np.argmin(distances))
-        heapq.heappush(queue, (float(distances[nearest]) * price[i], i, nearest))
+        heapq.heappush(queue, (float(np.linalg.norm(candidates - node, axis=1).min()) * price[i], i, i))
     while queue:
-        c, i, s = heapq.heappop(queue)
+        c, i, f = heapq.heappop(queue)
         if c >= cost[i]:
             continue
-        cost[i], start[i] = c, s
+        cost[i], first[i] = c, f
         for j in neighbours[i]:
             step = float(np.linalg.norm(nodes[i] - nodes[j]))
-            heapq.heappush(queue, (c + 0.5 * step * (price[i] + price[j]), int(j), s))
-    return np.array(cost), np.array(start)
+            heapq.heappush(queue, (c + 0.5 * step * (price[i] + price[j]), int(j), f))
+    return np.array(cost), np.array(first)
 
 
-def values_of_candidates(outputs, x, values, inside, candidates, nodes, caution, clearance, novelty, least_gain):
-    """What every candidate is worth: the best log(gain) - way of all destinations reached from it; -inf if it is not new."""
-    dim, lengthscales = x.shape[1], outputs[0].kernel.lengthscales(x.shape[1])
-    seen = [outlook(o.kernel, x, values[:, i], o.noise, candidates) for i, o in enumerate(outputs)]
-    new = np.zeros(len(candidates), dtype=bool)
-    for o, (scale, _, sd) in zip(outputs, seen, strict=True):
-        new |= (sd >= novelty * scale) & (5.0 * sd > o.min_width)
-    worth = np.full(len(candidates), -np.inf)
-    if not new.any():
-        return worth
-    kept = np.flatnonzero(new)
-    o = outputs[0]
+def prices(outputs, there, caution, narrow, narrowest):
+    """What a lengthscale costs at every node."""
+    found = []
+    for j in range(len(there[0][1])):
+        doubt, margin = 0.0, math.inf
+        for o, (scale, mean, sd) in zip(outputs, there, strict=True):
+            if o.lower_limit is not None:
+                doubt -= norm.logcdf((mean[j] - o.lower_limit) / sd[j])
+                margin = min(margin, (mean[j] - o.lower_limit) / scale)
+            if o.upper_limit is not None:
+                doubt -= norm.logcdf((o.upper_limit - mean[j]) / sd[j])
+                margin = min(margin, (o.upper_limit - mean[j]) / scale)
+        found.append(1.0 + caution * min(doubt, math.log(1e6)) + narrow / max(margin, narrowest))
+    return np.array(found)
+
+
+def plans(outputs, x, values, inside, candidates, nodes, constants):
+    """(worth of every new candidate itself, worth of every node as a destination, first node of the way to it)."""
+    dim, o = x.shape[1], outputs[0]
+    lengthscales = o.kernel.lengthscales(dim)
     at_samples = outlook(o.kernel, x, values[:, 0], o.noise, x[inside])[1]
-    aim = at_samples.max() + least_gain * (values[:, 0].max() - values[:, 0].min()) + o.noise
+    aim = at_samples.max() + constants["LEAST_GAIN"] * (values[:, 0].max() - values[:, 0].min()) + o.noise
     there = [outlook(o.kernel, x, values[:, i], o.noise, nodes) for i, o in enumerate(outputs)]
-    doubt = np.zeros(len(nodes))
-    for o, (scale, mean, sd) in zip(outputs, there, strict=True):
-        if o.lower_limit is not None:
-            doubt -= norm.logcdf((mean - o.lower_limit - clearance * scale) / sd)
-        if o.upper_limit is not None:
-            doubt -= norm.logcdf((o.upper_limit - mean - clearance * scale) / sd)
-    price = 1.0 + caution * np.minimum(doubt, math.log(1e6))
+    price = prices(outputs, there, constants["CAUTION"], constants["NARROW"], constants["NARROWEST"])
     scaled = nodes / lengthscales
     neighbours = [np.argsort(np.linalg.norm(scaled - p, axis=1), kind="stable")[1 : 1 + 4 * dim] for p in scaled]
-    cost, start = ways(scaled, neighbours, price, candidates[kept] / lengthscales)
-    for i in kept:
-        worth[i] = math.log(max(improvement(seen[0][1][i], seen[0][2][i], aim), 1e-300))
-    for j in range(len(nodes)):
-        i = kept[start[j]]
-        gain = math.log(max(improvement(there[0][1][j], there[0][2][j], aim), 1e-300))
-        worth[i] = max(worth[i], gain - cost[j])
-    return worth
+    cost, first = ways(scaled, neighbours, price, candidates / lengthscales)
+    _, mean, sd = outlook(o.kernel, x, values[:, 0], o.noise, candidates)
+    at_once = [math.log(max(improvement(m, s, aim), 1e-300)) for m, s in zip(mean, sd, strict=True)]
+    later = [math.log(max(improvement(m, s, aim), 1e-300)) - c for m, s, c in zip(*there[0][1:], cost, strict=True)]
+    return np.array(at_once), np.array(later), first

@@ -50,7 +50,7 @@ def test_defaults_have_no_differences():
 
 def test_differences():
     found = {d.name for d in describe.differences(presets.algorithm_4(BOX, 0.0).state.settings)}
-    assert found == {"norm", "bound", "cubes", "falsify", "stride"}
+    assert found == {"norm", "bound", "cubes", "falsify", "stride", "acquisition"}
     found = describe.differences(settings(delta=0.1, points_per_axis=20, refutation_margin=2.0))
     assert {d.name: (d.value, d.default) for d in found} == {
         "delta": ("0.1", "0.01"),

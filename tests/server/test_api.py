@@ -429,5 +429,8 @@ def test_a_start_is_approved_here_and_sent_by_the_runner(served: Served) -> None
 def test_norms_of_the_api_are_those_of_the_library() -> None:
     assert Norm().build() == AdaptiveScenario()
     assert Norm(type="posterior", m=600).build() == PosteriorScenario(m=600)
-    with pytest.raises(InvalidValueError, match=r"A posterior norm has no alpha_bar, got 2\.0"):
+    assert Norm(floor="posterior").build() == AdaptiveScenario(floor=PosteriorScenario())
+    with pytest.raises(InvalidValueError, match=r"A posterior norm has no alpha_bar and no floor, got .*'alpha_bar': 2\.0"):
         Norm(type="posterior", alpha_bar=2.0).build()
+    with pytest.raises(InvalidValueError, match=r"no floor, got .*'floor': 'posterior'"):
+        Norm(type="posterior", floor="posterior").build()

@@ -1,5 +1,8 @@
 """Norm estimators: an upper bound B_t on the RKHS norm of the unknown function in one sub-domain."""
 
+from collections.abc import Iterable
+
+from safebo.kernels import StationaryKernel
 from safebo.norms.adaptive import AdaptiveScenario
 from safebo.norms.base import NormEstimator, NormFloor, NormQuery
 from safebo.norms.conditioned import PosteriorScenario
@@ -7,6 +10,16 @@ from safebo.norms.fixed import Fixed
 from safebo.norms.hoeffding import Hoeffding
 from safebo.norms.lstm import LSTMNorm
 from safebo.norms.scenario import Scenario
+
+
+def default_norm(kernels: Iterable[StationaryKernel], dim: int) -> NormEstimator:
+    """What `SafeOptimizer` uses unless told otherwise: `AdaptiveScenario`, in two dimensions not below `PosteriorScenario`.
+
+    There the two together were measured (docs/guarantees.md): the larger bound holds if either family contains the function.
+    """
+    served = dim == 2 and all(PosteriorScenario.serves(kernel, dim) for kernel in kernels)
+    return AdaptiveScenario(floor=PosteriorScenario()) if served else AdaptiveScenario()
+
 
 __all__ = [
     "AdaptiveScenario",
@@ -18,4 +31,5 @@ __all__ = [
     "NormQuery",
     "PosteriorScenario",
     "Scenario",
+    "default_norm",
 ]

@@ -71,6 +71,12 @@ class AdaptiveScenario:
         floor = 0.0 if self.floor is None else float(self.floor.estimate(query))
         return select(np.sort(self.norms(query)), self.discards, floor)
 
+    def check(self, kernel: StationaryKernel, dim: int) -> None:
+        """A floor may refuse kernels or dimensions that this estimator serves."""
+        check = getattr(self.floor, "check", None)
+        if callable(check):
+            check(kernel, dim)
+
     def norms(self, query: NormQuery) -> FloatArray:
         """||rho_j||_c of m functions through the samples of the sub-domain, (m,), in the order they were drawn."""
         posterior, kernel = query.posterior, query.kernel

@@ -37,6 +37,7 @@ NORMS: dict[str, type] = {
     "fixed": Fixed,
     "hoeffding": Hoeffding,
 }
+FLOORS: dict[str, type] = {"lstm": LSTMNorm, "posterior": PosteriorScenario}
 BOUNDS: dict[str, type] = {"martingale": MartingaleMixture, "abbasi-yadkori": AbbasiYadkori, "paper": Paper}
 CUBES: dict[str, type] = {"doubling": DoublingCubes, "local": LocalCubes, "hull": SampleHull}
 KERNELS: dict[str, type] = {"matern": Matern, "rbf": RBF}
@@ -274,8 +275,8 @@ def _part(section: Section, key: str, kinds: Mapping[str, type]) -> Any:
         return None
     allowed = [f.name for f in fields(cls) if f.init]
     options = _taken(table, tuple(name for name in allowed if name != "floor"), {})
-    if "floor" in allowed and table.take("floor", choice(("lstm",))) is not None:
-        options["floor"] = LSTMNorm()
+    if "floor" in allowed and (floor := table.take("floor", choice(FLOORS))) is not None:
+        options["floor"] = FLOORS[floor]()
     table.done()
     missing = {"value"} - set(options) if cls is Fixed else set()
     if missing:
@@ -313,7 +314,7 @@ def _algorithm(root: Section) -> tuple[str, dict[str, Any]]:
             options["cubes"] = {"auto": "auto", "none": None}[section.take("cubes", text)]
         else:
             options["cubes"] = _part(section, "cubes", {**CUBES, "auto": type(None), "none": type(None)})
-    for key, words in (("safe_set", RULES), ("acquisition", ACQUISITIONS)):
+    for key, words in (("safe_set", RULES), ("acquisition", ("auto", *ACQUISITIONS))):
         if key in section:
             options[key] = section.take(key, choice(words))
     if "stride" in section:

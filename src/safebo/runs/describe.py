@@ -90,6 +90,11 @@ def kernel_text(output: Output, names: Iterable[str]) -> str:
 
 def _norm(output: Output) -> str:
     norm = output.norm
+    if isinstance(norm, AdaptiveScenario) and isinstance(norm.floor, PosteriorScenario):
+        return (
+            "f is a draw from random functions, or from a Gaussian process in the kernel's space, with a scale that is learned "
+            "from the data (adaptive, not below posterior)"
+        )
     if isinstance(norm, AdaptiveScenario):
         return "f is a draw from random functions whose scale is learned from the data (adaptive)"
     if isinstance(norm, PosteriorScenario):

@@ -63,7 +63,7 @@ kd = 0.3
 
 # [algorithm]
 # delta = 0.01
-# acquisition = "balanced"
+# acquisition = "joint"
 # stride = 0.5
 # norm = {{ type = "adaptive", gamma = 0.02, kappa = 0.01 }}
 

@@ -71,10 +71,13 @@ class Norm(Model):
     gamma: Probability | None = None
     kappa: Probability | None = None
     alpha_bar: Positive | None = None
+    floor: Literal["posterior"] | None = None
 
     def build(self) -> NormEstimator:
         """As the library has it."""
-        given = {n: v for n in ("m", "gamma", "kappa", "alpha_bar") if (v := getattr(self, n)) is not None}
+        given: dict[str, Any] = {n: v for n in ("m", "gamma", "kappa", "alpha_bar") if (v := getattr(self, n)) is not None}
+        if self.floor is not None:
+            given["floor"] = PosteriorScenario()
         if self.type == "fixed":
             if self.value is None or given:
                 raise InvalidValueError(f"A fixed norm has a value and nothing else, got {self.model_dump(exclude_none=True)}.")
@@ -82,8 +85,10 @@ class Norm(Model):
         if self.value is not None:
             raise InvalidValueError(f"Only a fixed norm has a value, got {self.value!r} for {self.type!r}.")
         if self.type == "posterior":
-            if self.alpha_bar is not None:
-                raise InvalidValueError(f"A posterior norm has no alpha_bar, got {self.alpha_bar!r}: leave it out.")
+            if self.alpha_bar is not None or self.floor is not None:
+                raise InvalidValueError(
+                    f"A posterior norm has no alpha_bar and no floor, got {self.model_dump(exclude_none=True)}: leave them out."
+                )
             return PosteriorScenario(**given)
         return AdaptiveScenario(**given) if self.type == "adaptive" else Scenario(**given)
 
@@ -123,13 +128,13 @@ class NewRun(Model):
     unit: Annotated[Unit, Field(description="Of the objective.")] = ""
     constraints: Annotated[dict[Label, Limit], Field(max_length=MOST_LIMITS)] = {}
     kernel: Kernel = Kernel()
-    norm: Norm = Norm()
+    norm: Annotated[Norm | None, Field(description="null: the library's default for this many parameters.")] = None
     noise: Positive = 0.01
     delta: Probability = 0.01
     min_width: Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)] = 0.1
     cubes: Literal["auto", "global"] = "auto"
     points_per_axis: Annotated[int, Field(ge=2, le=2000)] | None = None
-    acquisition: Literal["joint", "directed", "balanced", "paper"] = "joint"
+    acquisition: Literal["auto", "directed", "joint", "balanced", "paper"] = "auto"
     stride: Scale | None = 0.5
     abort_radius: Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)] = 0.25
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -151,7 +156,7 @@ class NewRun(Model):
             self.threshold,
             kernel=self.kernel.build(),
             noise=self.noise,
-            norm=self.norm.build(),
+            norm=None if self.norm is None else self.norm.build(),
             bound=MartingaleMixture(),
             delta=self.delta,
             cubes="auto" if self.cubes == "auto" else None,

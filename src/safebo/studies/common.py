@@ -19,6 +19,9 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
+from safebo import heading
+from safebo.state import Settings
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 Row = dict[str, Any]
@@ -233,6 +236,13 @@ def _commit() -> str:
             return ""
 
     return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--", "src") else "")
+
+
+def plan_constants(settings: Settings) -> str:
+    """The constants of `heading` for a run that plans with them, else nothing: what a run depends on beside its settings."""
+    if settings.acquisition != "directed":
+        return ""
+    return repr([(name, value) for name, value in sorted(vars(heading).items()) if name.isupper() and name[0] != "_"])
 
 
 def rate_interval(hits: int, n: int) -> tuple[float, float]:

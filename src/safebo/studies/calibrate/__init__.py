@@ -2,8 +2,8 @@
 
 A run is unsafe if one experiment has f below the threshold, and solved once an experiment comes within 5 % of the reachable
 optimum, relative to the initial value. runs.csv grows as runs finish, so an interrupted study continues where it stopped; its
-column `settings` is a fingerprint of method and problems, and runs made with other settings are refused. table.md, summary.json
-and pareto.png are written from whatever is there. bottlenecks.csv says how narrow the way to the optimum is in two dimensions.
+column `settings` is a fingerprint of method and problems, and runs made with other settings are refused. table.md, summary.json,
+pareto.png and solved.png are written from whatever is there. bottlenecks.csv says how narrow the way to the optimum is in 2-D.
 """
 
 from __future__ import annotations

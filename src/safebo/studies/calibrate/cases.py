@@ -13,9 +13,10 @@ from safebo.bounds import AbbasiYadkori, ConfidenceBound, MartingaleMixture, Pap
 from safebo.domain import Box, LocalCubes
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern, StationaryKernel
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, PosteriorScenario, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, Scenario
 from safebo.optimizer import SafeOptimizer
 from safebo.problems import RKHSProblem
+from safebo.studies.common import plan_constants
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ PLACES = ("local", "global")
 
 
 KNOWN = "default, norm told"  # the library's own settings but for the norm, which is the true one
-POSTERIOR = "posterior norm, directed"  # the same with two options: norms learned from all samples, and a plan
+JOINT = "adaptive norm, joint"  # in two dimensions: without the second family of functions, and without a plan
 
 
 def optimizer(method: str, family: Family, problem: RKHSProblem, seed: int, m: int | None = None) -> SafeOptimizer:
@@ -125,7 +126,7 @@ def optimizer(method: str, family: Family, problem: RKHSProblem, seed: int, m: i
 def fingerprint(method: str, family: Family, m: int | None = None, experiments: int | None = None) -> str:
     """Eight letters that change with every setting of the method or the problems, but for seed, threshold and true norm."""
     settings = _build(method, family, Box.unit(family.dim), 0.0, 1.0, 0, m).state.settings
-    content = repr((settings, replace(family, experiments=experiments or family.experiments)))
+    content = repr((settings, replace(family, experiments=experiments or family.experiments))) + plan_constants(settings)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
@@ -137,13 +138,13 @@ def _build(
         return SafeOptimizer(domain, threshold, **common)
     if method == KNOWN:
         return SafeOptimizer(domain, threshold, norm=Fixed(true_norm), **common)
-    if method == POSTERIOR:
-        return SafeOptimizer(domain, threshold, norm=PosteriorScenario(), acquisition="directed", **common)
+    if method == JOINT:
+        return SafeOptimizer(domain, threshold, norm=AdaptiveScenario(), acquisition="joint", **common)
     parts = method.split("/")
     known = (ESTIMATORS, tuple(BOUNDS), RULES, PLACES)
     if len(parts) != 4 or any(part not in names for part, names in zip(parts, known, strict=False)):
         raise InvalidValueError(
-            f"Unknown method {method!r}: estimator/bound/rule/place from {known}, or 'default', {KNOWN!r}, {POSTERIOR!r}."
+            f"Unknown method {method!r}: estimator/bound/rule/place from {known}, or 'default', {KNOWN!r}, {JOINT!r}."
         )
     estimator, bound, rule, place = parts
     scenarios: dict[str, Any] = {} if m is None else {"m": m}
@@ -192,7 +193,7 @@ PARTS: dict[str, Part] = {
     "main": Part(_ONE, ("default", YARDSTICK, "true/mixture/confidence/global"), 300),
     "published": Part(_ONE, (_PUBLISHED, "scenario/paper/union/local", "scenario/paper/confidence/global"), 100),
     "conditions": Part(_REST, ("default", YARDSTICK), 60),
-    "2-D": Part(("2-D, norm 1..10", "2-D, norm 1..30"), ("default", POSTERIOR, YARDSTICK, KNOWN), 90),
+    "2-D": Part(("2-D, norm 1..10", "2-D, norm 1..30"), ("default", JOINT, YARDSTICK, KNOWN), 90),
     "3-D": Part(("3-D, norm 1..10",), ("default", YARDSTICK), 10),
     "6-D": Part(("6-D, norm 1..10",), ("default", YARDSTICK), 4),
     "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from safebo.studies.calibrate.bottleneck import bottleneck_table
-from safebo.studies.calibrate.cases import FAMILIES, PARTS, YARDSTICK
+from safebo.studies.calibrate.cases import FAMILIES, JOINT, PARTS, YARDSTICK
 from safebo.studies.calibrate.coverage import coverage_table
 from safebo.studies.common import Row, provenance, rate_interval, write_json
 
@@ -16,13 +16,14 @@ FEW = 50
 
 
 def write_summary(rows: list[Row], norms: list[Row], ways: list[Row], out: Path, quick: bool) -> list[Row]:
-    """table.md, summary.json and, for the parts that have one, pareto.png."""
+    """table.md, summary.json and, for the parts that have one, pareto.png and solved.png."""
     lines = summarise(rows)
     write_json(out / "summary.json", {**provenance(seeds="0, 1, 2, ...", quick=quick), "rows": lines})
     parts = [table(lines), coverage_table(norms) if norms else "", bottleneck_table(ways, rows) if ways else ""]
     (out / "table.md").write_text("\n".join(part for part in parts if part))
     if lines:
         picture(lines, out / "pareto.png")
+        progress(rows, out / "solved.png")
     return lines
 
 
@@ -147,5 +148,40 @@ def picture(lines: list[Row], path: Path) -> None:
         axes.set_yscale("symlog", linthresh=1.0)
         axes.set_ylim(-0.2, 130)
         axes.set_yticks([0, 1, 3, 10, 30, 100], ["0", "1", "3", "10", "30", "100"])
+    legend(figure)
+    figure.savefig(path, dpi=120)
+
+
+def solved_within(rows: list[Row], part: str, method: str) -> tuple[int, list[int]]:
+    """Runs of a method in a part, and after how many experiments those that were solved had been."""
+    mine = [row for row in rows if row["part"] == part and row["method"] == method]
+    return len(mine), sorted(int(row["first_solved"]) for row in mine if row["first_solved"])
+
+
+def progress(rows: list[Row], path: Path) -> None:
+    """Share of the runs that are solved after so many experiments, in one and in two dimensions, and the goals."""
+    from safebo.report.style import BLUE, GREEN, GREY, ORANGE, dress, legend, new_figure
+
+    looks = {
+        "default": (GREEN, "-", 2.2, "library default"),
+        JOINT: (BLUE, "--", 1.6, "the same norm and acquisition as in 1-D"),
+        YARDSTICK: (ORANGE, "-.", 1.6, "SafeOpt told the true norm"),
+    }
+    figure = new_figure(11.0, 4.6)
+    for i, (part, goal) in enumerate({"main": 95.0, "2-D": 90.0}.items()):
+        axes = figure.add_subplot(1, 2, i + 1)
+        dress(axes)
+        end = FAMILIES[PARTS[part].families[0]].experiments
+        axes.plot([0, end], [goal, goal], color=GREY, lw=1.0, ls=":", label="goal at the end" if i == 0 else "_")
+        for method, (colour, style, width, label) in looks.items():
+            n, firsts = solved_within(rows, part, method)
+            if n:
+                x = [0, *firsts, end]
+                y = [100.0 * k / n for k in (*range(len(firsts) + 1), len(firsts))]
+                axes.step(x, y, where="post", color=colour, ls=style, lw=width, label="_" if i == 0 and method == JOINT else label)
+        runs = solved_within(rows, part, "default")[0]
+        title = "1-D" if part == "main" else part
+        axes.set(title=f"{title}, norms 1 to 10 and 1 to 30 ({runs} runs)", xlabel="experiments", ylabel="runs solved [%]")
+        axes.set(xlim=(0, end), ylim=(0, 102))
     legend(figure)
     figure.savefig(path, dpi=120)

@@ -28,7 +28,7 @@ from safebo.problems.rl.environments import ENVIRONMENTS, Environment, Training,
 from safebo.problems.rl.problem import RLProblem
 from safebo.report import legend, new_figure
 from safebo.report.style import BLUE, GREEN, LINES, ORANGE, VERMILLION
-from safebo.studies.common import Row, Stopwatch
+from safebo.studies.common import Row, Stopwatch, plan_constants
 from safebo.studies.reproduce.figure import Figure, Outcome, Work, plain_axes, published
 
 TITLES = {name: f"{name.replace('_', ' ').capitalize()} ({len(row.task.biases)}-D)" for name, row in ENVIRONMENTS.items()}
@@ -117,8 +117,9 @@ def _digest(problem: RLProblem, row: Environment) -> str:
 def fingerprint(job: Row) -> str:
     """Changes with everything that a run depends on: the problem, the method and the size of the study."""
     problem = _problem(job["environment"])
-    optimizer = METHODS[job["method"]].build(problem, job["m"], job["seed"])
-    parts = [identity(problem), repr(optimizer.state.settings), repr([*(job[name] for name in SIZE), seconds(job, problem)])]
+    chosen = METHODS[job["method"]].build(problem, job["m"], job["seed"]).state.settings
+    size = [*(job[name] for name in SIZE), seconds(job, problem)]
+    parts = [identity(problem), repr(chosen) + plan_constants(chosen), repr(size)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
