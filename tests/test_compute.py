@@ -102,6 +102,23 @@ def test_scenario_parts_without_samples(compute, n, is_sorted):
     assert sums.shape == (0, 5)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("n", "size"), [(1, 64), (2, 150), (3, 31), (2, 1)])
+def test_pairs_without_an_inner_centre_do_not_count(name, compute, family, n, size):
+    """The whole quadratic form less that of the other centres, for none, one, some and all of them; sums are not affected."""
+    x, z, a = functions(n, m=6, size=size, seed=size)
+    inner = np.minimum([0, 1, 32, 33, size // 2, size], size)
+    quad, sums = compute.scenario_parts(x, z, a, family, is_sorted=False, inner=inner)
+    others = np.where(np.arange(size) >= inner[:, None], a, np.float32(0.0))
+    whole, expected_sums, quad_scale, scale = dense_parts(x, z, a, family)
+    tolerance = EXACT if name == "torch" else SINGLE
+    assert (abs(quad - (whole - dense_parts(x, z, others, family)[0])) <= tolerance * quad_scale).all()
+    assert (abs(sums - expected_sums) <= tolerance * scale).all()
+    assert quad[0] == 0.0
+    every = compute.scenario_parts(x, z, a, family, is_sorted=False)[0]
+    assert np.array_equal(every, compute.scenario_parts(x, z, a, family, is_sorted=False, inner=np.full(6, size))[0])
+
+
 def test_samples_that_coincide_with_centres_and_each_other(compute):
     x, z, a = functions(1, is_sorted=True)
     x = np.concatenate([x, x, z[0, :, :3].T.astype(np.float64), z[0, :, -1:].T.astype(np.float64)])

@@ -24,18 +24,28 @@ from safebo.exceptions import InvalidValueError, MissingExtraError
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
+Indices = NDArray[np.intp]
 
 
 class Compute(Protocol):
     """The operations a backend provides. Points are scaled: divided by the lengthscale of their axis."""
 
     def scenario_parts(
-        self, x: FloatArray, z: SingleArray, a: SingleArray, family: str, *, is_sorted: bool
+        self,
+        x: FloatArray,
+        z: SingleArray,
+        a: SingleArray,
+        family: str,
+        *,
+        is_sorted: bool,
+        inner: Indices | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """For m random functions with centres z (m, n, T) and coefficients a (m, T), unit output scale:
 
         quadratic forms a' kappa(Z, Z) a, (m,), and values kappa(X, Z) a at the samples x (t, n), as (t, m).
         `is_sorted`: n = 1 and the centres of every function ascend, so that Markovian kernels take O(T).
+        `inner` (m,), not with `is_sorted`: pairs without any of a function's first `inner` centres do not count in its
+        quadratic form.
         """
         ...
 

@@ -25,7 +25,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from safebo.compute import FloatArray, SingleArray, variance_floor
+from safebo.compute import FloatArray, Indices, SingleArray, variance_floor
 
 _TILE = 32  # centres per inner loop of the pairwise sums: two AVX-512 registers, and few pairs counted twice on the diagonal
 _LINES = 64  # grid lines per task of the distance transform
@@ -145,19 +145,30 @@ def _weighted_tile(z, a, block, first, second, w1, w2, axes, terms):  # type: ig
 
 
 @numba.njit(fastmath=True, cache=True, error_model="numpy")
-def _pairs(z, a, axes, terms):  # type: ignore[no-untyped-def]
-    """a' kappa(Z, Z) a for one function; tiles on the diagonal count once, those above it twice."""
+def _pairs(z, a, inner, axes, terms):  # type: ignore[no-untyped-def]
+    """a' kappa(Z, Z) a for one function, pairs without any of the first `inner` centres left out.
+
+    Rows are the first `inner` centres. Tiles on the diagonal count once, those above it twice; on the diagonal a pair with one of
+    the other centres has one row and counts twice.
+    """
     tiles = a.shape[0]
     first, second = np.empty(len(axes), np.float32), np.empty(len(axes), np.float32)
+    own = a.copy()
+    for j in range(inner, tiles * _TILE):
+        own[j // _TILE, j % _TILE] *= _f(2.0)
     total = 0.0
     for block in range(tiles):
+        place = block * _TILE
+        if place >= inner:
+            break
         for i in range(0, _TILE, 2):
-            w1, w2 = a[block, i], a[block, i + 1]
+            w1 = a[block, i] if place + i < inner else _f(0.0)
+            w2 = a[block, i + 1] if place + i + 1 < inner else _f(0.0)
             if w1 == _f(0.0) and w2 == _f(0.0):
                 continue
             for axis in range(len(axes)):
                 first[axis], second[axis] = z[axis, block, i], z[axis, block, i + 1]
-            total += np.float64(_weighted_tile(z, a, block, first, second, w1, w2, axes, terms))
+            total += np.float64(_weighted_tile(z, own, block, first, second, w1, w2, axes, terms))
             for other in range(block + 1, tiles):
                 total += 2.0 * np.float64(_weighted_tile(z, a, other, first, second, w1, w2, axes, terms))
     return total
@@ -186,7 +197,7 @@ def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(parallel=True, nogil=True, fastmath=True, cache=True, error_model="numpy")
-def _scenarios(x, z, a, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
+def _scenarios(x, z, a, inner, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
     """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
     size = a.shape[1]
     tiles = (size + _TILE - 1) // _TILE
@@ -202,7 +213,7 @@ def _scenarios(x, z, a, factor, axes, terms, quad, sums):  # type: ignore[no-unt
         _values(x, tiled, tiled_weights, axes, terms, result)
         for k in range(x.shape[0]):
             sums[k, s] = result[k]
-        quad[s] = _pairs(tiled, tiled_weights, axes, terms)
+        quad[s] = _pairs(tiled, tiled_weights, inner[s], axes, terms)
 
 
 @numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
@@ -521,11 +532,18 @@ class FusedCPU:
     """`Compute` on all cores of the CPU."""
 
     def scenario_parts(
-        self, x: FloatArray, z: SingleArray, a: SingleArray, family: str, *, is_sorted: bool
+        self,
+        x: FloatArray,
+        z: SingleArray,
+        a: SingleArray,
+        family: str,
+        *,
+        is_sorted: bool,
+        inner: Indices | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """See `Compute.scenario_parts`."""
         rbf, c1, c2, factor = _family(family)
-        m, n, _ = z.shape
+        m, n, size = z.shape
         quad, sums = np.empty(m), np.empty((len(x), m))
         if is_sorted and not rbf:
             order = np.argsort(x[:, 0], kind="stable")
@@ -533,8 +551,9 @@ class FusedCPU:
                 _markov(x[order, 0] * factor, order, z[:, 0, :], a, factor, c1, c2, quad, sums)
             return quad, sums
         terms = 0 if rbf else 1 + (c1 > 0.0) + (c2 > 0.0)
+        counted = np.full(m, size, dtype=np.intp) if inner is None else inner
         with _exclusive("the scenario sums", n, terms):
-            _scenarios(x * factor, z, a, np.float32(factor), (0,) * n, (0,) * terms, quad, sums)
+            _scenarios(x * factor, z, a, counted, np.float32(factor), (0,) * n, (0,) * terms, quad, sums)
         return quad, sums
 
     def cholesky_solve(self, chol: FloatArray, rhs: FloatArray) -> FloatArray:

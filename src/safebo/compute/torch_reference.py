@@ -12,7 +12,7 @@ import os
 import numpy as np
 import torch
 
-from safebo.compute import FloatArray, SingleArray, variance_floor
+from safebo.compute import FloatArray, Indices, SingleArray, variance_floor
 from safebo.exceptions import InvalidValueError
 
 _PAIRS_AT_ONCE = 25_000_000  # elements of the largest temporary tensor: 200 MB
@@ -38,7 +38,14 @@ class TorchReference:
         return torch.as_tensor(np.ascontiguousarray(array), device=self.device).to(torch.float64)
 
     def scenario_parts(
-        self, x: FloatArray, z: SingleArray, a: SingleArray, family: str, *, is_sorted: bool
+        self,
+        x: FloatArray,
+        z: SingleArray,
+        a: SingleArray,
+        family: str,
+        *,
+        is_sorted: bool,
+        inner: Indices | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """See `Compute.scenario_parts`."""
         m, _, size = z.shape
@@ -50,7 +57,11 @@ class TorchReference:
             centres = self._tensor(z[block]).transpose(1, 2).contiguous()  # (b, T, n)
             weights = self._tensor(a[block])
             gram = _correlation(torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist"), family)
-            quad[block] = torch.einsum("bi,bij,bj->b", weights, gram, weights).cpu().numpy()
+            rows, columns = weights, weights
+            if inner is not None:  # pairs of one inner and one other centre come in two orders, of which one is a row
+                other = torch.arange(size, device=self.device) >= torch.as_tensor(inner[block], device=self.device)[:, None]
+                rows, columns = weights * ~other, weights * (1 + other.to(weights.dtype))
+            quad[block] = torch.einsum("bi,bij,bj->b", rows, gram, columns).cpu().numpy()
             cross = torch.cdist(samples.expand(len(centres), -1, -1), centres, compute_mode="donot_use_mm_for_euclid_dist")
             sums[:, block] = (_correlation(cross, family) @ weights[:, :, None])[:, :, 0].T.cpu().numpy()
         return quad, sums

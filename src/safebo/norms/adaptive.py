@@ -83,17 +83,15 @@ class AdaptiveScenario:
         dim = len(query.lower)
         scale = kernel.lengthscales(dim)
         low, centres, coefficients = self.draw(query)
-        sums = backend().scenario_parts
-        quad, phi = sums((posterior.x - low) / scale, centres, coefficients, kernel.family, is_sorted=dim == 1)
-        inner = [((corner - low) / scale).astype(np.float32)[:, None] for corner in (query.lower, query.upper)]
-        outside = np.any((centres < inner[0]) | (centres > inner[1]), axis=1)
-        if dim in _PER_AXIS and outside.any():
-            nodes = _lobatto(dim) * (query.upper - query.lower) + query.lower
-            full, values = sums((nodes - low) / scale, *_only(outside, centres, coefficients), kernel.family, is_sorted=dim == 1)
-            gram = kernel(nodes, nodes) / kernel.outputscale
-            factor = cholesky(gram + _JITTER * np.eye(len(nodes)), lower=True, check_finite=False)
-            white = solve_triangular(factor, values, lower=True, check_finite=False)
-            quad += np.minimum(np.einsum("pm,pm->m", white, white) - full, 0.0)
+        corners = [((corner - low) / scale).astype(np.float32)[:, None] for corner in (query.lower, query.upper)]
+        outside = np.any((centres < corners[0]) | (centres > corners[1]), axis=1)
+        if dim == 1:
+            quad, phi = _restricted_line(query, low, centres, coefficients, outside)
+        elif dim in _PER_AXIS and outside.any():
+            quad, phi = _restricted(query, low, centres, coefficients, outside)
+        else:
+            at = (posterior.x - low) / scale
+            quad, phi = backend().scenario_parts(at, centres, coefficients, kernel.family, is_sorted=False)
         s = self.scales(query)
         return through_data(posterior, kernel.outputscale * quad * s**2, kernel.outputscale * phi * s)
 
@@ -117,6 +115,51 @@ class AdaptiveScenario:
         cdf = _scale_cdf(x.tobytes(), y.tobytes(), x.shape[1], query.kernel, query.noise, family)
         u = np.random.Generator(np.random.SFC64(np.random.SeedSequence((*query.seed, 1)))).random(self.m)
         return np.exp(np.interp(u, cdf, LOG_SCALES))
+
+
+def _restricted(
+    query: NormQuery, low: FloatArray, centres: SingleArray, coefficients: SingleArray, outside: Mask
+) -> tuple[FloatArray, FloatArray]:
+    """||in + out||_c^2 of every function, (m,), and its values at the samples, (t, m).
+
+    ||in||^2 + 2 <in, out> come from the pairs with an inner centre, ||out||_c^2 from its interpolant. Pairs of outer centres,
+    which are most of them, are not needed.
+    """
+    kernel, scale = query.kernel, query.kernel.lengthscales(len(low))
+    first = np.argsort(outside, axis=1, kind="stable")  # the inner ones come first
+    centres, coefficients = np.take_along_axis(centres, first[:, None, :], 2), np.take_along_axis(coefficients, first, 1)
+    inner = np.sum(~outside, axis=1)
+    at = (query.posterior.x - low) / scale
+    quad, phi = backend().scenario_parts(at, centres, coefficients, kernel.family, is_sorted=False, inner=inner)
+    fewest = int(inner.min())
+    others = np.where(np.arange(fewest, coefficients.shape[1]) >= inner[:, None], coefficients[:, fewest:], np.float32(0.0))
+    nodes = _lobatto(len(low)) * (query.upper - query.lower) + query.lower
+    values = backend().scenario_parts(
+        (nodes - low) / scale, centres[:, :, fewest:], others, kernel.family, is_sorted=False, inner=np.zeros_like(inner)
+    )[1]
+    return quad + _interpolant(kernel, nodes, values), phi
+
+
+def _restricted_line(
+    query: NormQuery, low: FloatArray, centres: SingleArray, coefficients: SingleArray, outside: Mask
+) -> tuple[FloatArray, FloatArray]:
+    """The same in one dimension, where all pairs take no longer than some: the norm of `out` is replaced by its interpolant's."""
+    kernel, scale = query.kernel, query.kernel.lengthscales(1)
+    sums = backend().scenario_parts
+    quad, phi = sums((query.posterior.x - low) / scale, centres, coefficients, kernel.family, is_sorted=True)
+    if outside.any():
+        nodes = _lobatto(1) * (query.upper - query.lower) + query.lower
+        full, values = sums((nodes - low) / scale, *_only(outside, centres, coefficients), kernel.family, is_sorted=True)
+        quad += np.minimum(_interpolant(kernel, nodes, values) - full, 0.0)
+    return quad, phi
+
+
+def _interpolant(kernel: StationaryKernel, nodes: FloatArray, values: FloatArray) -> FloatArray:
+    """Squared norms of the functions of least norm with values (p, m) at the nodes, at unit output scale."""
+    gram = kernel(nodes, nodes) / kernel.outputscale
+    factor = cholesky(gram + _JITTER * np.eye(len(nodes)), lower=True, check_finite=False)
+    white = solve_triangular(factor, values, lower=True, check_finite=False)
+    return np.asarray(np.einsum("pm,pm->m", white, white))
 
 
 def _only(chosen: Mask, centres: SingleArray, coefficients: SingleArray) -> tuple[SingleArray, SingleArray]:

@@ -178,7 +178,9 @@ def progress(rows: list[Row], path: Path) -> None:
             if n:
                 x = [0, *firsts, end]
                 y = [100.0 * k / n for k in (*range(len(firsts) + 1), len(firsts))]
-                axes.step(x, y, where="post", color=colour, ls=style, lw=width, label="_" if i == 0 and method == JOINT else label)
+                axes.step(
+                    x, y, where="post", color=colour, ls=style, lw=width, label="_" if i == 0 and method == JOINT else label
+                )
         runs = solved_within(rows, part, "default")[0]
         title = "1-D" if part == "main" else part
         axes.set(title=f"{title}, norms 1 to 10 and 1 to 30 ({runs} runs)", xlabel="experiments", ylabel="runs solved [%]")
