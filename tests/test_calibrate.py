@@ -180,6 +180,18 @@ def test_study_resumes_after_an_interruption(tmp_path, monkeypatch):
     assert {"command", "commit", "settings", "rows"} <= set(written) and len(written["rows"]) == 6
 
 
+def test_a_start_from_which_nothing_is_certified_is_measured_again_and_counts():
+    """With the true norm of 200 nothing is certified after ten repetitions; with the default one or two are enough here."""
+    job = ("conditions", "1-D, norm 1..30, noise 0.05", "default", 33, None, 6)
+    row = calibrate.run(job)
+    assert 0 < row["experiments"] <= 6 and row["unsafe"] == 0
+    family = cases.replace(cases.FAMILIES[job[1]], norms=(200.0, 201.0), noise=5.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cases.FAMILIES, job[1], family)
+        row = calibrate.run((*job[:2], cases.YARDSTICK, 33, None, None))
+    assert row["experiments"] == calibrate.AGAIN and row["stop"] == "empty_safe_set" and row["first_solved"] == ""
+
+
 def test_coverage_of_norms_is_measured_and_kept(tmp_path):
     calibrate.main(tmp_path, quick=True, jobs=1, only=["norms"])
     rows = coverage.known(tmp_path)

@@ -157,8 +157,9 @@ _ADVICE = {
         "Every potential maximiser and expander is known to within min_width: take best(), or lower min_width to refine it."
     ),
     StopReason.EMPTY_SAFE_SET: (
-        "No parameter can be certified as safe, not even next to the measured ones: start from a measurement further above "
-        "the threshold, check that the noise is not overstated, or use smaller cubes so that the local norm is smaller."
+        "No parameter can be certified as safe, not even next to the measured ones: measure a safe start again, a few times "
+        "(noise averages out), start further above the threshold, check that the noise is not overstated, or use smaller cubes "
+        "so that the local norm is smaller."
     ),
     StopReason.NO_CANDIDATES: (
         "The certified safe set holds neither a potential maximiser nor an expander on the grid that could be measured: use more "
