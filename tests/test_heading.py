@@ -171,6 +171,21 @@ def test_a_narrow_passage_costs_more_than_a_wide_one():
     assert np.allclose(other, found, atol=1e-6)
 
 
+def test_the_nearest_new_point_is_found_wherever_it_is():
+    """Among more points than are looked at first, new ones near and far; without any the nearest point is taken."""
+    grid = Grid(Cube((0.0, 0.0), (1.0, 1.0)), (40, 40))
+    index = np.arange(0, 1600, 3)
+    places = [(grid, np.empty(0, dtype=np.intp)), (grid, index)]
+    points, target, scale = grid.at(index), np.array([0.3, 0.7]), np.array([0.2, 0.4])
+    order = np.argsort(np.linalg.norm((points - target) / scale, axis=1), kind="stable")
+    for rank in (0, 5, 200, len(index) - 1):
+        wanted = points[order[rank]]
+        place, found = heading._nearest(places, target, scale, lambda p, w=wanted: (p == w).all(axis=1))
+        assert place == 1 and (found == wanted).all()
+    place, found = heading._nearest(places, target, scale, lambda p: np.zeros(len(p), dtype=bool))
+    assert place == 1 and (found == points[order[0]]).all()
+
+
 def test_nothing_new_to_learn_is_no_step():
     outputs = resolve_outputs(0.0, {}, KERNEL, 0.01, Fixed(2.0), _bound(), 0.01, 0.1)
     grid = Grid(Cube((0.4, 0.4), (0.6, 0.6)), (3, 3))

@@ -139,16 +139,16 @@ def _nearest(
     lengthscales: FloatArray,
     is_new: Callable[[FloatArray], NDArray[np.bool_]],
 ) -> tuple[int, FloatArray]:
-    """Of all points that may be measured the nearest new one to the target, of which there is one: its place and the point."""
+    """Of all points that may be measured the nearest new one to the target: its place and the point."""
     found = [(i, grid.at(index)) for i, (grid, index) in enumerate(places) if len(index)]
     points, owner = np.concatenate([p for _, p in found]), np.repeat([i for i, _ in found], [len(p) for _, p in found])
     distances = np.sum(((points - target) / lengthscales) ** 2, axis=1)
     size = min(_BLOCK, len(points))
-    while True:  # one of the points is new: the candidate that the way to the target starts from
+    while True:
         near = np.argpartition(distances, size - 1)[:size]
         near = near[np.lexsort((near, distances[near]))]
         new = is_new(points[near])
-        if new.any():
+        if new.any() or size == len(points):  # the candidates are among the points, so the latter is for rounding only
             chosen = int(near[np.argmax(new)])
             return int(owner[chosen]), points[chosen]
         size = min(8 * size, len(points))
