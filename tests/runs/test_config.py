@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safebo import RBF, Box, Constraint, Fixed, LocalCubes, Matern, SafeOptimizer, Scenario, presets
 from safebo.bounds import AbbasiYadkori, Paper
 from safebo.exceptions import ConfigError, InvalidValueError
-from safebo.norms import LSTMNorm, PosteriorScenario
+from safebo.norms import AdaptiveScenario, LSTMNorm, PosteriorScenario
 from safebo.runs import config
 from safebo.runs.plant_spec import KINDS
 from safebo.runs.template import template
@@ -146,6 +146,24 @@ def test_norms_from_all_samples_and_directed_experiments():
     norm = PosteriorScenario(m=600, median=2.0)
     box = Box({"a": (0.0, 1.0), "b": (0.0, 1.0)})
     same(text, SafeOptimizer(box, 0.0, kernel=Matern(lengthscale=0.2), norm=norm, acquisition="directed"))
+
+
+def test_a_floor_by_its_name():
+    text = """
+        [run]
+        name = "two families"
+        [parameters]
+        a = { lower = 0, upper = 1 }
+        b = { lower = 0, upper = 1 }
+        [objective]
+        threshold = 0.0
+        [algorithm]
+        norm = { type = "adaptive", floor = "posterior" }
+        acquisition = "auto"
+        """
+    box = Box({"a": (0.0, 1.0), "b": (0.0, 1.0)})
+    same(text, SafeOptimizer(box, 0.0, norm=AdaptiveScenario(floor=PosteriorScenario())))
+    same(text, SafeOptimizer(box, 0.0))
 
 
 @pytest.mark.parametrize("preset", ["algorithm_1", "algorithm_4", "pacsbo_2024"])
