@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from safebo import RBF, AdaptiveScenario, Box, Constraint, Matern, PosteriorScenario, SafeOptimizer
+from safebo import RBF, AdaptiveScenario, Box, Constraint, Fixed, Matern, PosteriorScenario, SafeOptimizer, Scenario
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.norms import LSTMNorm, NormQuery
 from safebo.norms import conditioned as module
+from safebo.norms.scales import LOG_SCALES
 from safebo.posterior import Posterior
 from tests.references import conditioned as naive
 from tests.references.heading import correlations
@@ -40,11 +41,12 @@ def test_the_mean_square_norm_is_that_of_the_posterior(seed, kernel, dim):
     x, y, _ = situation(seed, dim, kernel)
     low, high = np.full(dim, 0.2), np.full(dim, 0.5)
     q = query(kernel, x, y, low, high)
-    estimator = PosteriorScenario(m=20_000, gamma=0.5, median=0.8, spread=1e-6)
+    scale = float(np.exp(LOG_SCALES[360]))  # on its grid
+    estimator = PosteriorScenario(m=20_000, gamma=0.5, median=scale, spread=1e-6)
     found = estimator.norms(q) / module._DISCRETE
     box = module._box(module._rounded_up((high - low) / kernel.lengthscales(dim)), kernel)
     nodes = low + box.nodes
-    mean, covariance = naive.posterior(kernel, x, y, 0.05, 0.8 * np.sqrt(kernel.outputscale), nodes)
+    mean, covariance = naive.posterior(kernel, x, y, 0.05, scale * np.sqrt(kernel.outputscale), nodes)
     inverse = np.linalg.inv(kernel(nodes, nodes) + 1e-8 * kernel.outputscale * np.eye(len(nodes)))
     expected = np.trace(inverse @ covariance) + mean @ inverse @ mean
     assert np.mean(found**2) == pytest.approx(expected, abs=5.0 * found.var() ** 0.5 / 140.0 + 0.02 * expected)
@@ -177,11 +179,27 @@ def test_as_a_floor_it_gives_the_larger_of_both_bounds(seed, dim):
     assert found == (own if own > other else above[0] if len(above) else other)
 
 
+@pytest.mark.parametrize(
+    "estimator", [PosteriorScenario(), AdaptiveScenario(), AdaptiveScenario(floor=PosteriorScenario())], ids=repr
+)
+@pytest.mark.parametrize(("dim", "factor"), [(1, 0.1), (2, 0.1), (2, 1e5)])
+def test_the_bound_does_not_depend_on_the_unit_of_the_output(estimator, dim, factor):
+    """Values, noise and output scale in another unit: the norm, which is relative to the output scale, stays."""
+    x, y, _ = situation(4, dim, None)
+    low, high = np.full(dim, 0.2), np.full(dim, 0.5)
+    found = estimator.estimate(query(Matern(1.5, 0.3), x, y, low, high))
+    other = estimator.estimate(query(Matern(1.5, 0.3, factor**2), x, factor * y, low, high, noise=0.05 * factor))
+    # rounding may turn the eigenvectors that PosteriorScenario draws in: other numbers, the same distribution
+    assert other == pytest.approx(found, rel=1e-5 if estimator == AdaptiveScenario() else 0.15)
+
+
 def test_a_floor_that_does_not_serve_a_kernel_is_refused_before_the_run():
     norm = AdaptiveScenario(floor=PosteriorScenario())
     for dim, kernel in ((2, RBF(0.3)), (3, Matern(1.5, 0.3))):
         with pytest.raises(InvalidValueError, match=r"Matern kernels in one or two dimensions, got .* in [23]"):
             SafeOptimizer(Box.unit(dim), 0.0, kernel=kernel, norm=norm)
+        with pytest.raises(InvalidValueError, match=r"Matern kernels in one or two dimensions, got .* in [23]"):
+            SafeOptimizer(Box.unit(dim), 0.0, kernel=kernel, norm=Scenario(floor=PosteriorScenario()))
     SafeOptimizer(Box.unit(3), 0.0, kernel=Matern(1.5, 0.3), norm=AdaptiveScenario(floor=LSTMNorm()))
 
 
@@ -196,8 +214,17 @@ def test_the_default_norm_and_acquisition_follow_the_dimension():
     assert defaults(1, kernel=matern) == (one, "joint")
     assert defaults(2, kernel=matern) == defaults(2, kernel=Matern(2.5, (0.2, 0.3))) == (both, "directed")
     assert defaults(2, kernel=rbf) == (one, "directed")
-    assert defaults(2, kernel=matern, constraints={"heat": Constraint(0.0, rbf)}) == (one, "directed")
-    assert defaults(2, kernel=matern, constraints={"heat": Constraint(0.0)}) == (both, "directed")
+    for kernel, own, expected in (
+        (matern, rbf, [both, one]),
+        (rbf, matern, [one, both]),
+        (matern, None, [both, both]),
+        (rbf, None, [one, one]),
+    ):
+        opt = SafeOptimizer(Box.unit(2), 0.0, kernel=kernel, constraints={"heat": Constraint(0.0, own)})
+        assert [o.norm for o in opt.state.outputs] == expected
+    given = {"heat": Constraint(0.0, rbf, norm=Fixed(3.0)), "rest": Constraint(0.0)}
+    opt = SafeOptimizer(Box.unit(2), 0.0, kernel=matern, constraints=given)
+    assert [o.norm for o in opt.state.outputs] == [both, Fixed(3.0), both]
     assert defaults(2, kernel=matern, screening=LSTMNorm()) == (both, "joint")
     assert defaults(2, kernel=matern, acquisition="joint", norm=one) == (one, "joint")
     assert defaults(3, kernel=matern) == (one, "joint")

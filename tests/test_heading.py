@@ -171,6 +171,30 @@ def test_a_narrow_passage_costs_more_than_a_wide_one():
     assert np.allclose(other, found, atol=1e-6)
 
 
+def test_a_crash_does_not_raise_the_aim_and_blocked_places_are_no_destination():
+    """A value far outside the limits leaves the aim alone; where every destination is blocked, the best candidate is measured."""
+    kernel = Matern(1.5, 0.15)
+    x = np.array([[0.5, 0.5], [0.45, 0.5], [0.9, 0.9]])
+    values = np.array([[0.5], [0.6], [-50.0]])
+    inside = np.array([True, True, False])
+    outputs = resolve_outputs(0.0, {}, kernel, 0.01, Fixed(2.0), _bound(), 0.01, 0.1)
+    grid = Grid(Cube((0.3, 0.3), (0.7, 0.7)), (21, 21))
+    places = [(grid, np.arange(grid.size))]
+    aims = []
+    with pytest.MonkeyPatch.context() as patch:
+        plain = heading.log_gain
+        patch.setattr(heading, "log_gain", lambda mean, sd, aim: aims.append(aim) or plain(mean, sd, aim))
+        free = heading.step_towards(outputs, x, values, inside, places)
+    assert free is not None and max(aims) < 1.0
+    other = heading.step_towards(outputs, x, values, inside, places, lambda p: np.ones(len(p), dtype=bool))
+    assert other is not None
+    candidates = grid.at(heading.spread(places[0][1]))
+    candidates = candidates[heading.novelty(kernel, x, candidates) >= heading.NOVELTY]
+    outlook = heading.Outlook.of(kernel, x, values[:, 0], 0.01)
+    gains = heading.log_gain(*outlook.at(candidates), aims[0])
+    assert (candidates[np.argmax(gains)] == other[1]).all()
+
+
 def test_the_nearest_new_point_is_found_wherever_it_is():
     """Among more points than are looked at first, new ones near and far; without any the nearest point is taken."""
     grid = Grid(Cube((0.0, 0.0), (1.0, 1.0)), (40, 40))

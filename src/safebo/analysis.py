@@ -263,7 +263,8 @@ def _choose_heading(subdomains: Mapping[Cube, SubDomain], state: State) -> Choic
     settings, cubes = state.settings, list(subdomains)
     grids = [Grid(cube, settings.shape) for cube in cubes]
     places = [(grid, np.flatnonzero(subdomains[cube].near_mask(grid.size))) for cube, grid in zip(cubes, grids, strict=True)]
-    found = step_towards(settings.outputs, state.x(), state.values(), state.inside(), places)
+    blocked = state.blocked if state.aborts else None
+    found = step_towards(settings.outputs, state.x(), state.values(), state.inside(), places, blocked)
     if found is None:
         return None
     cube, point = cubes[found[0]], found[1][None, :]

@@ -98,11 +98,12 @@ def step_towards(
     values: FloatArray,
     inside: NDArray[np.bool_],
     places: Sequence[tuple[Grid, Indices]],
+    blocked: Callable[[FloatArray], NDArray[np.bool_]] | None = None,
 ) -> tuple[int, FloatArray] | None:
     """The next step of the plan: which of the places, and the point there. None if nothing new can be learned at any candidate.
 
-    x (t, n) and values (t, outputs) are all samples, inside (t,) marks those within the limits. places: the grids of the
-    sub-domains and which of their points may be measured.
+    x (t, n) and values (t, outputs) are all samples, inside (t,) marks those within the limits, of which there is one. places:
+    the grids of the sub-domains and which of their points may be measured. blocked: which points are no destination.
     """
     found = [(i, grid.at(spread(index))) for i, (grid, index) in enumerate(places) if len(index)]
     if not found:
@@ -122,9 +123,11 @@ def step_towards(
     points, owner = points[new], owner[new]
     nodes, lengthscales = even_points(x.shape[1], NODES), outputs[0].kernel.lengthscales(x.shape[1])
     there = [outlook.at(nodes) for outlook in outlooks]
-    aim = float(outlooks[0].at(x[inside])[0].max()) + LEAST_GAIN * float(np.ptp(values[:, 0])) + outputs[0].noise
+    aim = float(outlooks[0].at(x[inside])[0].max()) + LEAST_GAIN * float(np.ptp(values[inside, 0])) + outputs[0].noise
     at_once = log_gain(*outlooks[0].at(points), aim)
     later = log_gain(*there[0], aim)
+    if blocked is not None:
+        later = np.where(blocked(nodes), -np.inf, later)
     cost, entry = _ways(lengthscales, points, prices(outputs, outlooks, there))
     destination = int(np.argmax(later - cost))
     here_first = int(np.argmax(at_once))
@@ -140,18 +143,20 @@ def _nearest(
     is_new: Callable[[FloatArray], NDArray[np.bool_]],
 ) -> tuple[int, FloatArray]:
     """Of all points that may be measured the nearest new one to the target: its place and the point."""
-    found = [(i, grid.at(index)) for i, (grid, index) in enumerate(places) if len(index)]
-    points, owner = np.concatenate([p for _, p in found]), np.repeat([i for i, _ in found], [len(p) for _, p in found])
-    distances = np.sum(((points - target) / lengthscales) ** 2, axis=1)
-    size = min(_BLOCK, len(points))
+    size, total = _BLOCK, sum(len(index) for _, index in places)
     while True:
-        near = np.argpartition(distances, size - 1)[:size]
-        near = near[np.lexsort((near, distances[near]))]
-        new = is_new(points[near])
-        if new.any() or size == len(points):  # the candidates are among the points, so the latter is for rounding only
-            chosen = int(near[np.argmax(new)])
+        points, distances, owner = np.empty((0, len(target))), np.empty(0), np.empty(0, dtype=np.intp)
+        for i, (grid, index) in enumerate(places):  # the nearest ones so far, and those of one place: never all at once
+            more = grid.at(index)
+            points, owner = np.concatenate([points, more]), np.concatenate([owner, np.full(len(more), i)])
+            distances = np.concatenate([distances, np.sum(((more - target) / lengthscales) ** 2, axis=1)])
+            near = np.argsort(distances, kind="stable")[:size]
+            points, distances, owner = points[near], distances[near], owner[near]
+        new = is_new(points)
+        if new.any() or size >= total:  # the candidates are among the points, so the latter is for rounding only
+            chosen = int(np.argmax(new))
             return int(owner[chosen]), points[chosen]
-        size = min(8 * size, len(points))
+        size *= 8
 
 
 def spread(index: Indices) -> Indices:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -140,14 +140,18 @@ class SafeOptimizer:
             raise InvalidValueError(f"domain must be a Box, got {domain!r}.")
         if constraints is not None and not isinstance(constraints, Mapping):
             raise InvalidValueError(f"constraints must be a mapping name -> Constraint, got {constraints!r}.")
-        kernels = [kernel if kernel is not None else Matern(nu=1.5, lengthscale=0.1)]
-        kernels += [c.kernel for c in (constraints or {}).values() if isinstance(c, Constraint) and c.kernel is not None]
+        main = kernel if kernel is not None else Matern(nu=1.5, lengthscale=0.1)
+        limits = dict(constraints or {})
+        if norm is None:  # the default follows the kernel of each output
+            norm = default_norm(main, domain.dim)
+            own = {n: c for n, c in limits.items() if isinstance(c, Constraint) and c.kernel is not None and c.norm is None}
+            limits |= {n: replace(c, norm=default_norm(c.kernel or main, domain.dim)) for n, c in own.items()}
         outputs = resolve_outputs(
             threshold,
-            dict(constraints or {}),
-            kernels[0],
+            limits,
+            main,
             noise,
-            norm if norm is not None else default_norm(kernels, domain.dim),
+            norm,
             bound if bound is not None else MartingaleMixture(),
             delta,
             min_width,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from safebo import Box, Constraint, Fixed, Hoeffding, Matern, PosteriorScenario, SafeOptimizer, Scenario, presets
+from safebo import RBF, Box, Constraint, Fixed, Hoeffding, LSTMNorm, Matern, PosteriorScenario, SafeOptimizer, Scenario, presets
+from safebo.exceptions import ScaleWarning
 from safebo.runs import describe
 
 BOX = Box({"a": (0.0, 1.0), "b": (0.0, 2.0)})
@@ -57,6 +58,16 @@ def test_differences():
         "points_per_axis": ("(20, 20)", "(100, 100)"),
         "refutation_margin": ("2", "1.2"),
     }
+
+
+def test_defaults_that_follow_kernel_and_screening_are_no_differences():
+    limits = {"heat": Constraint(0.0, RBF(0.2)), "force": Constraint(0.0, Matern(2.5, 0.2))}
+    assert describe.differences(SafeOptimizer(BOX, 0.0, constraints=limits).state.settings) == []
+    found = describe.differences(SafeOptimizer(BOX, 0.0, screening=LSTMNorm()).state.settings)
+    assert [(d.name, d.default) for d in found] == [("screening", "none")]
+    with pytest.warns(ScaleWarning):
+        long = SafeOptimizer(BOX, 0.0, kernel=RBF(1.5))
+    assert [d.name for d in describe.differences(long.state.settings)] == []
 
 
 def test_nothing_to_warn_about():

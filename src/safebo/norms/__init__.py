@@ -1,7 +1,5 @@
 """Norm estimators: an upper bound B_t on the RKHS norm of the unknown function in one sub-domain."""
 
-from collections.abc import Iterable
-
 from safebo.kernels import StationaryKernel
 from safebo.norms.adaptive import AdaptiveScenario
 from safebo.norms.base import NormEstimator, NormFloor, NormQuery
@@ -12,12 +10,12 @@ from safebo.norms.lstm import LSTMNorm
 from safebo.norms.scenario import Scenario
 
 
-def default_norm(kernels: Iterable[StationaryKernel], dim: int) -> NormEstimator:
-    """What `SafeOptimizer` uses unless told otherwise: `AdaptiveScenario`, in two dimensions not below `PosteriorScenario`.
+def default_norm(kernel: StationaryKernel, dim: int) -> NormEstimator:
+    """What `SafeOptimizer` uses for an output unless told otherwise: `AdaptiveScenario`, in 2-D not below `PosteriorScenario`.
 
     There the two together were measured (docs/guarantees.md): the larger bound holds if either family contains the function.
     """
-    served = dim == 2 and all(PosteriorScenario.serves(kernel, dim) for kernel in kernels)
+    served = dim == 2 and PosteriorScenario.serves(kernel, dim)
     return AdaptiveScenario(floor=PosteriorScenario()) if served else AdaptiveScenario()
 
 

@@ -19,6 +19,7 @@ draw from this larger family. Functions of very different norms are members of i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -28,7 +29,7 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.compute import SingleArray, backend
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, count, even_points, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_floor, count, even_points, positive, probability
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import RandomFunctions, discards, select, through_data
 
@@ -73,9 +74,7 @@ class AdaptiveScenario:
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
         """A floor may refuse kernels or dimensions that this estimator serves."""
-        check = getattr(self.floor, "check", None)
-        if callable(check):
-            check(kernel, dim)
+        check_floor(self.floor, kernel, dim)
 
     def norms(self, query: NormQuery) -> FloatArray:
         """||rho_j||_c of m functions through the samples of the sub-domain, (m,), in the order they were drawn."""
@@ -104,14 +103,18 @@ class AdaptiveScenario:
         scale = query.kernel.lengthscales(len(query.lower))
         low = np.maximum(query.lower - self.padding * scale, 0.0)
         edges = np.minimum(query.upper + self.padding * scale, 1.0) - low
-        functions = RandomFunctions(self.m, self.alpha_bar, self.centres)
+        functions = RandomFunctions(self.m, self.relative(query.kernel), self.centres)
         size = functions.tail_size(max(query.width, float(np.prod(edges))), query.posterior.size)
         return low, *functions.draw(size, len(low), query.seed, (edges / scale).astype(np.float32))
+
+    def relative(self, kernel: StationaryKernel) -> float:
+        """Bound on the coefficients at scale 1: functions of order sqrt(outputscale), whose norms do not depend on it."""
+        return self.alpha_bar / math.sqrt(kernel.outputscale)
 
     def scales(self, query: NormQuery) -> FloatArray:
         """One scale per scenario from the posterior given all samples, (m,)."""
         x, y = query.everything if query.everything is not None else (query.posterior.x, query.posterior.y)
-        family = self.alpha_bar, self.centres, self.median, self.spread
+        family = self.relative(query.kernel), self.centres, self.median, self.spread
         cdf = _scale_cdf(x.tobytes(), y.tobytes(), x.shape[1], query.kernel, query.noise, family)
         u = np.random.Generator(np.random.SFC64(np.random.SeedSequence((*query.seed, 1)))).random(self.m)
         return np.exp(np.interp(u, cdf, LOG_SCALES))

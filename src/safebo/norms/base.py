@@ -44,11 +44,21 @@ class NormQuery:
 
 
 class NormFloor(Protocol):
-    """A heuristic lower bound on the norm, used as an additional layer of conservatism; no guarantee rests on it."""
+    """An estimate below which a bound does not fall. It may be heuristic: the bound's own guarantee does not rest on it.
+
+    If it is a bound itself, such as `PosteriorScenario`, the result holds wherever either of them does.
+    """
 
     def estimate(self, query: NormQuery) -> float:
         """An estimate of the norm."""
         ...
+
+
+def check_floor(floor: NormFloor | None, kernel: StationaryKernel, dim: int) -> None:
+    """Ask a floor whether it serves this kernel in this many dimensions; most serve all and have no `check`."""
+    check = getattr(floor, "check", None)
+    if callable(check):
+        check(kernel, dim)
 
 
 class NormEstimator(Protocol):

@@ -37,7 +37,7 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import Matern, StationaryKernel, convolved
-from safebo.norms.base import NormFloor, NormQuery, count, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_floor, count, positive, probability
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import discards, select
 
@@ -84,6 +84,7 @@ class PosteriorScenario:
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
         """Refuse what nodes cannot resolve: more dimensions, and kernels so smooth that their matrices are singular."""
+        check_floor(self.floor, kernel, dim)
         if not self.serves(kernel, dim):
             raise InvalidValueError(
                 f"PosteriorScenario is for Matern kernels in one or two dimensions, got {kernel!r} in {dim}: "
@@ -100,15 +101,14 @@ class PosteriorScenario:
         kernel, dim = query.kernel, len(query.lower)
         self.check(kernel, dim)
         x, y = query.everything if query.everything is not None else (query.posterior.x, query.posterior.y)
-        prior = self.median * math.sqrt(kernel.outputscale), self.spread
-        data = _data(x.tobytes(), y.tobytes(), dim, kernel, query.noise, prior)
+        data = _data(x.tobytes(), y.tobytes(), dim, kernel, query.noise, (self.median, self.spread))
         steps = _rounded_up((query.upper - query.lower) / kernel.lengthscales(dim))
         box = _box(steps, kernel)
         a = box.transform @ (data.correlation(query.lower + box.nodes, x) @ data.vectors)
         explained = a * data.inverse_roots
         spare = np.diag(box.variances) - explained @ explained.T
         rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence((*query.seed, 2))))
-        s = np.exp(np.interp(rng.random(self.m), data.cdf, LOG_SCALES))
+        s = math.sqrt(kernel.outputscale) * np.exp(np.interp(rng.random(self.m), data.cdf, LOG_SCALES))
         at_samples, noise = rng.standard_normal((len(y), self.m)), rng.standard_normal((len(y), self.m))
         own = _root(spare) @ rng.standard_normal((len(spare), self.m))
         missing = data.rotated[:, None] - s * (data.roots[:, None] * at_samples) - query.noise * noise
@@ -127,7 +127,7 @@ class _Data:
     rotated: FloatArray  # U'y
     roots: FloatArray  # v^1/2
     inverse_roots: FloatArray  # v^-1/2, 0 where v is rounding
-    cdf: FloatArray  # of log s
+    cdf: FloatArray  # of log s, s in units of sqrt(outputscale)
 
 
 @lru_cache(maxsize=8)
@@ -138,7 +138,8 @@ def _data(x_bytes: bytes, y_bytes: bytes, dim: int, kernel: StationaryKernel, no
     resolved = values > _RESOLVED * len(y)
     values = np.where(resolved, values, 0.0)
     rotated, vectors = vectors.T @ y, np.where(resolved, vectors, 0.0)
-    cdf = scale_cdf(values, rotated, (1.0, float(y[0]) if len(y) else 0.0), noise, *prior)
+    unit = math.sqrt(kernel.outputscale)
+    cdf = scale_cdf(values, rotated / unit, (1.0, float(y[0]) / unit if len(y) else 0.0), noise / unit, *prior)
     inverse = np.divide(1.0, np.sqrt(values), out=np.zeros(len(y)), where=resolved)
     return _Data(correlation, values, vectors, rotated, np.sqrt(values), inverse, cdf)
 

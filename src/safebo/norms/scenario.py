@@ -25,7 +25,7 @@ from scipy.special import bdtr
 from safebo.compute import SingleArray, backend
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, count, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_floor, count, positive, probability
 from safebo.posterior import Posterior
 
 FloatArray = NDArray[np.float64]
@@ -203,6 +203,10 @@ class Scenario:
     ) -> FloatArray:
         """Norms of m random functions through the samples x (t, n), y (t,) of the box [lower, upper], ascending, (m,)."""
         return np.sort(self.functions.norms(make_query(x, y, kernel, noise, lower, upper, seed)))
+
+    def check(self, kernel: StationaryKernel, dim: int) -> None:
+        """A floor may refuse kernels or dimensions that this estimator serves."""
+        check_floor(self.floor, kernel, dim)
 
     def estimate(self, query: NormQuery) -> float:
         """B_t of Alg. 3 before the minimum with B_{t-1}."""

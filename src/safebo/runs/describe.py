@@ -12,7 +12,7 @@ from typing import Any
 
 from safebo.bounds import MartingaleMixture, Paper
 from safebo.domain import Cube, DoublingCubes, GlobalDomain, LocalCubes
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, PosteriorScenario, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, PosteriorScenario, Scenario, default_norm
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import OBJECTIVE, Output, guarantee
 from safebo.runs.plant_spec import KINDS
@@ -128,12 +128,14 @@ def differences(settings: Settings) -> list[Difference]:
     """The settings of the algorithm that differ from the defaults of `SafeOptimizer`."""
     first = settings.outputs[0]
     given = guarantee(settings.outputs)
-    usual = SafeOptimizer(settings.domain, 0.0, kernel=_short(first), noise=first.noise, seed=settings.seed).state.settings
+    common: dict[str, Any] = {"noise": first.noise, "seed": settings.seed, "screening": settings.screening}
+    usual = SafeOptimizer(settings.domain, 0.0, kernel=_short(first), **common).state.settings
     found = []
     for output in settings.outputs:
         prefix = "" if output.name == OBJECTIVE else f"{output.name}: "
         for name in ("norm", "bound", "min_width"):
             mine, default = getattr(output, name), getattr(usual.outputs[0], name)
+            default = default_norm(output.kernel, settings.domain.dim) if name == "norm" else default
             if mine != default:
                 found.append(Difference(prefix + name, _show(mine), _show(default)))
     delta = sum(share[1] for share in given.shares.values())
@@ -144,7 +146,7 @@ def differences(settings: Settings) -> list[Difference]:
     if settings.locality != automatic:
         found.append(Difference("cubes", _show(settings.locality), "auto"))
     for name in (f.name for f in fields(Settings) if f.name not in ("domain", "outputs", "locality", "seed")):
-        mine, default = getattr(settings, name), getattr(usual, name)
+        mine, default = getattr(settings, name), None if name == "screening" else getattr(usual, name)
         if mine != default:
             found.append(
                 Difference(
