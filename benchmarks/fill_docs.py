@@ -193,10 +193,11 @@ def combinations(lines: list[Row]) -> str:
 def bottlenecks(ways: list[Row]) -> str:
     """Solved runs by reach."""
     body: list[tuple[object, ...]] = []
+    methods = [method for method in ("default", KNOWN, YARDSTICK) if any(row[method] is not None for row in ways)]
     for low, high in pairwise(REACHES):
         mine = [row for row in ways if low <= float(row["reach"]) < high]
         outcomes = []
-        for method in ("default", KNOWN, YARDSTICK):
+        for method in methods:
             ran = [row for row in mine if row[method] is not None]
             outcomes.append(f"{sum(bool(row[method]) for row in ran)} of {len(ran)}")
         spans = [
@@ -208,11 +209,13 @@ def bottlenecks(ways: list[Row]) -> str:
     solved = sum(bool(row["default"]) for row in ran)
     low, high = rate_interval(solved, len(ran))
     again = [row[KNOWN] for row in ran if not row["default"] and row[KNOWN] is not None]
+    told = f" Told the true norm, the defaults solve {sum(map(bool, again))} of the {len(again)} others that they ran on."
     return (
         f"The goal in 2-D is 90 % of the runs solved within 60 experiments. Measured with the defaults: {solved} of {len(ran)}, "
-        f"{100 * solved / max(len(ran), 1):.0f} % (95 % interval {100 * low:.0f} to {100 * high:.0f} %). Told the true "
-        f"norm, the defaults solve {sum(map(bool, again))} of the {len(again)} others that they ran on.\n\n"
-        + _table((*head, *(f"{NAMES[method]}: solved" for method in ("default", KNOWN, YARDSTICK))), body)
+        f"{100 * solved / max(len(ran), 1):.0f} % (95 % interval {100 * low:.0f} to {100 * high:.0f} %)."
+        + (told if again else "")
+        + "\n\n"
+        + _table((*head, *(f"{NAMES[method]}: solved" for method in methods)), body)
     )
 
 

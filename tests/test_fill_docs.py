@@ -83,7 +83,11 @@ def test_bottlenecks_by_reach():
 
     text = fill_docs.bottlenecks([way("0.0075", "", None, ""), way("0.0199", "9", "", ""), way("0.1", "9", "9", "9")])
     assert "| 0 to 0.02 | 2 | 12 to 12 | 7 to 7 | 1 of 2 | 0 of 1 | 0 of 2 |" in text
-    assert "2 of 3, 67 % (95 % interval 9 to 99 %)" in text and "the defaults solve 0 of the 0 others that they ran on." in text
+    assert "2 of 3, 67 % (95 % interval 9 to 99 %).\n" in text
+    told = fill_docs.bottlenecks([way("0.0075", "", "7", ""), way("0.0199", "9", "", "")])
+    assert "Told the true norm, the defaults solve 1 of the 1 others that they ran on." in told
+    untold = fill_docs.bottlenecks([way("0.0075", "", None, ""), way("0.0199", "9", None, "")])
+    assert "| 0 to 0.02 | 2 | 12 to 12 | 7 to 7 | 1 of 2 | 0 of 2 |" in untold and "true norm, the defaults" not in untold
     assert "| from 0.04 | 1 | 12 to 12 | 7 to 7 | 1 of 1 | 1 of 1 | 1 of 1 |" in text
 
 

@@ -181,9 +181,10 @@ def progress(rows: list[Row], path: Path) -> None:
                 axes.step(
                     x, y, where="post", color=colour, ls=style, lw=width, label="_" if i == 0 and method == JOINT else label
                 )
-        runs = solved_within(rows, part, "default")[0]
-        title = "1-D" if part == "main" else part
-        axes.set(title=f"{title}, norms 1 to 10 and 1 to 30 ({runs} runs)", xlabel="experiments", ylabel="runs solved [%]")
+        runs, others = (solved_within(rows, part, method)[0] for method in ("default", YARDSTICK))
+        size = f"{runs} runs" if runs == others else f"{runs} runs, SafeOpt {others}"
+        axes.set(title=f"{'1-D' if part == 'main' else part}, norms 1 to 10 and 1 to 30 ({size})")
+        axes.set(xlabel="experiments", ylabel="runs solved [%]")
         axes.set(xlim=(0, end), ylim=(0, 102))
     legend(figure)
     figure.savefig(path, dpi=120)
