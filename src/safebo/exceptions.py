@@ -158,8 +158,8 @@ _ADVICE = {
     ),
     StopReason.EMPTY_SAFE_SET: (
         "No parameter can be certified as safe, not even next to the measured ones: measure a safe start again, a few times "
-        "(noise averages out), start further above the threshold, check that the noise is not overstated, or use smaller cubes "
-        "so that the local norm is smaller."
+        "(noise averages out), start from a measurement further above the threshold, check that the noise is not overstated, or "
+        "use smaller cubes so that the local norm is smaller."
     ),
     StopReason.NO_CANDIDATES: (
         "The certified safe set holds neither a potential maximiser nor an expander on the grid that could be measured: use more "
