@@ -20,7 +20,7 @@ from safebo.domain import Box, DoublingCubes, GlobalDomain, LocalCubes, Locality
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormEstimator, PosteriorScenario, Scenario
-from safebo.norms.base import count, positive
+from safebo.norms.base import check_served, count, positive
 from safebo.outputs import Output, number, provides
 from safebo.sets import RULES
 
@@ -129,9 +129,7 @@ class Settings:
                 raise InvalidValueError(
                     f"No grid resolves the lengthscale {shortest:g} of {output.name!r}: at least {SHORTEST:g}."
                 )
-            check = getattr(output.norm, "check", None)
-            if callable(check):  # an estimator that is not made for everything
-                check(output.kernel, self.domain.dim)
+            check_served(output.norm, output.kernel, self.domain.dim)
         if not provides(self.locality, "cubes"):
             raise InvalidValueError(
                 f"cubes must be 'auto', LocalCubes(n, delta), another locality or None, got {self.locality!r}."

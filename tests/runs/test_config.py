@@ -128,15 +128,20 @@ def test_every_setting_arrives():
     )  # fmt: skip
 
 
+TWO = """
+    [run]
+    name = "two parameters"
+    [parameters]
+    a = { lower = 0, upper = 1 }
+    b = { lower = 0, upper = 1 }
+    [objective]
+    threshold = 0.0
+    """
+TWO_BOX = Box({"a": (0.0, 1.0), "b": (0.0, 1.0)})
+
+
 def test_norms_from_all_samples_and_directed_experiments():
     text = """
-        [run]
-        name = "two options"
-        [parameters]
-        a = { lower = 0, upper = 1 }
-        b = { lower = 0, upper = 1 }
-        [objective]
-        threshold = 0.0
         [kernel]
         lengthscale = 0.2
         [algorithm]
@@ -144,26 +149,17 @@ def test_norms_from_all_samples_and_directed_experiments():
         acquisition = "directed"
         """
     norm = PosteriorScenario(m=600, median=2.0)
-    box = Box({"a": (0.0, 1.0), "b": (0.0, 1.0)})
-    same(text, SafeOptimizer(box, 0.0, kernel=Matern(lengthscale=0.2), norm=norm, acquisition="directed"))
+    same(TWO + text, SafeOptimizer(TWO_BOX, 0.0, kernel=Matern(lengthscale=0.2), norm=norm, acquisition="directed"))
 
 
 def test_a_floor_by_its_name():
     text = """
-        [run]
-        name = "two families"
-        [parameters]
-        a = { lower = 0, upper = 1 }
-        b = { lower = 0, upper = 1 }
-        [objective]
-        threshold = 0.0
         [algorithm]
         norm = { type = "adaptive", floor = "posterior" }
         acquisition = "auto"
         """
-    box = Box({"a": (0.0, 1.0), "b": (0.0, 1.0)})
-    same(text, SafeOptimizer(box, 0.0, norm=AdaptiveScenario(floor=PosteriorScenario())))
-    same(text, SafeOptimizer(box, 0.0))
+    same(TWO + text, SafeOptimizer(TWO_BOX, 0.0, norm=AdaptiveScenario(floor=PosteriorScenario())))
+    same(TWO + text, SafeOptimizer(TWO_BOX, 0.0))
 
 
 @pytest.mark.parametrize("preset", ["algorithm_1", "algorithm_4", "pacsbo_2024"])

@@ -6,12 +6,13 @@ Two things make the published local bound too small (docs/guarantees.md has the 
     Here tail centres fill c and the `padding` lengthscales around it, and the norm is that of the function RESTRICTED to c:
     ||in + out||_c^2 = ||in||^2 + 2 <in, out> + ||out||_c^2, where the last term is the norm of the interpolant of `out` at nodes
     of c (beyond three dimensions, where nodes are too few, the full norm of `out`).
-*   The size of the coefficients, alpha_bar, is a guess. Here it is s alpha_bar with an unknown s, a priori log-normal with median
-    `median` and standard deviation `spread` of log s; every scenario draws its own s from the posterior given ALL samples.
+*   The size of the coefficients, alpha_bar, is a guess. Here it is s alpha_bar / sqrt(outputscale) with an unknown s, a priori
+    log-normal with median `median` and standard deviation `spread` of log s; every scenario draws its own s from the posterior
+    given ALL samples.
 
-Scale posterior: a priori f(X) is about N(0, s^2 G) with G = alpha_bar^2 / 3 (K K + N E[k(X, Z) k(Z, X)]), N centres Z uniform in
-the domain and the samples as further centres, so y ~ N(0, s^2 G + sigma^2 I). The first measurement was chosen by the operator,
-typically not at a typical value; its own likelihood is left out.
+Scale posterior: a priori f(X) is about N(0, s^2 G) with G = alpha_bar^2 / (3 outputscale) (K K + N E[k(X, Z) k(Z, X)]), N centres
+Z uniform in the domain and the samples as further centres, so y ~ N(0, s^2 G + sigma^2 I). The first measurement was chosen by
+the operator, typically not at a typical value; its own likelihood is left out.
 
 What Theorem 1 then says: with confidence 1 - kappa the result exceeds the norm of f with probability 1 - gamma, provided f is a
 draw from this larger family. Functions of very different norms are members of it, which is the point.
@@ -29,7 +30,7 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.compute import SingleArray, backend
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, check_floor, count, even_points, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_served, count, even_points, positive, probability
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import RandomFunctions, discards, select, through_data
 
@@ -74,7 +75,7 @@ class AdaptiveScenario:
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
         """A floor may refuse kernels or dimensions that this estimator serves."""
-        check_floor(self.floor, kernel, dim)
+        check_served(self.floor, kernel, dim)
 
     def norms(self, query: NormQuery) -> FloatArray:
         """||rho_j||_c of m functions through the samples of the sub-domain, (m,), in the order they were drawn."""

@@ -54,9 +54,9 @@ class NormFloor(Protocol):
         ...
 
 
-def check_floor(floor: NormFloor | None, kernel: StationaryKernel, dim: int) -> None:
-    """Ask a floor whether it serves this kernel in this many dimensions; most serve all and have no `check`."""
-    check = getattr(floor, "check", None)
+def check_served(estimator: object, kernel: StationaryKernel, dim: int) -> None:
+    """Ask an estimator or a floor whether it serves this kernel in this many dimensions; most serve all and have no `check`."""
+    check = getattr(estimator, "check", None)
     if callable(check):
         check(kernel, dim)
 

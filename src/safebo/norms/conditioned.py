@@ -37,7 +37,7 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import Matern, StationaryKernel, convolved
-from safebo.norms.base import NormFloor, NormQuery, check_floor, count, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_served, count, positive, probability
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import discards, select
 
@@ -45,7 +45,9 @@ FloatArray = NDArray[np.float64]
 
 _SPACING = 0.25  # of the nodes in lengthscales, on average
 _FEWEST, _MOST = 9, {1: 65, 2: 21}  # nodes per axis
-_DISCRETE = 1.01  # the interpolant's norm is smaller than the function's, by less than 1 % on these nodes
+_DISCRETE = (
+    1.01  # the interpolant's norm is smaller than the function's: in 1-D by less than 1 %, in large 2-D boxes by 1 to 4
+)
 _JITTER = 1e-8
 _NEGLIGIBLE = 1e-5  # share of the variance in the eigenvectors left out
 _RESOLVED = 1e-10  # eigenvalues of the samples' correlations below this are rounding
@@ -84,7 +86,7 @@ class PosteriorScenario:
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
         """Refuse what nodes cannot resolve: more dimensions, and kernels so smooth that their matrices are singular."""
-        check_floor(self.floor, kernel, dim)
+        check_served(self.floor, kernel, dim)
         if not self.serves(kernel, dim):
             raise InvalidValueError(
                 f"PosteriorScenario is for Matern kernels in one or two dimensions, got {kernel!r} in {dim}: "

@@ -25,7 +25,7 @@ from scipy.special import bdtr
 from safebo.compute import SingleArray, backend
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, check_floor, count, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_served, count, positive, probability
 from safebo.posterior import Posterior
 
 FloatArray = NDArray[np.float64]
@@ -206,7 +206,7 @@ class Scenario:
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
         """A floor may refuse kernels or dimensions that this estimator serves."""
-        check_floor(self.floor, kernel, dim)
+        check_served(self.floor, kernel, dim)
 
     def estimate(self, query: NormQuery) -> float:
         """B_t of Alg. 3 before the minimum with B_{t-1}."""
