@@ -45,9 +45,7 @@ FloatArray = NDArray[np.float64]
 
 _SPACING = 0.25  # of the nodes in lengthscales, on average
 _FEWEST, _MOST = 9, {1: 65, 2: 21}  # nodes per axis
-_DISCRETE = (
-    1.01  # the interpolant's norm is smaller than the function's: in 1-D by less than 1 %, in large 2-D boxes by 1 to 4
-)
+_DISCRETE = 1.01  # the interpolant's norm is smaller than the function's: in 1-D by less than 1 %, in large 2-D boxes by 1 to 4
 _JITTER = 1e-8
 _NEGLIGIBLE = 1e-5  # share of the variance in the eigenvectors left out
 _RESOLVED = 1e-10  # eigenvalues of the samples' correlations below this are rounding
