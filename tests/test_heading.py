@@ -24,10 +24,11 @@ KERNEL = Matern(1.5, 0.2)
 @pytest.fixture(autouse=True)
 def _few_nodes(monkeypatch):
     """The transcription is slow; nothing depends on the number of nodes."""
-    heading._roads.cache_clear()
+    clear = heading._roads.cache_clear  # a test may replace the function
+    clear()
     monkeypatch.setattr(heading, "NODES", 150)
     yield
-    heading._roads.cache_clear()
+    clear()
 
 
 # -- the covariance of functions of the space ----------------------------------------------------------------------------
@@ -139,6 +140,43 @@ def test_the_way_around_an_obstacle_is_taken():
     allowed = np.flatnonzero((left.points()[:, 0] <= 0.3) | (left.points()[:, 1] >= 0.75))
     found = heading.step_towards(outputs, data[:, :2], data[:, 2:], np.ones(len(data), dtype=bool), [(left, allowed)])
     assert found is not None and found[1][0] >= 0.5 and found[1][1] >= 0.75
+
+
+def test_no_way_leads_through_a_wall_for_nothing(monkeypatch):
+    """A wall of dear nodes right beside the candidates: whatever lies behind it costs its crossing, or the way around."""
+    monkeypatch.setattr(heading, "NODES", 2048)
+    nodes, lengthscales = heading.even_points(2, heading.NODES), np.full(2, 0.2)
+    wall = (abs(nodes[:, 0] - 0.4) < 0.05) & (nodes[:, 1] < 0.8)
+    price = np.where(wall, 40.0, 1.0)
+    edge = np.linspace(0.0, 0.4, 9)
+    candidates = np.stack([np.full(9, 0.3), edge], axis=1)
+    cost, entry = heading._ways(lengthscales, candidates, price)
+    legs = np.linalg.norm((nodes[:, None] - candidates) / lengthscales, axis=2).min(axis=1)
+    assert (legs[entry] <= heading.FIRST_LEG).all()
+    behind = (nodes[:, 0] > 0.5) & (nodes[:, 1] < 0.4)
+    straight = np.linalg.norm((nodes[behind, None] - candidates) / lengthscales, axis=2).min(axis=1)
+    around = np.linalg.norm((candidates[-1] - [0.4, 0.8]) / lengthscales)
+    assert (cost[behind] >= around).all() and (cost[behind] > straight + 2.0).all()
+    assert np.isfinite(cost).all() and (cost[nodes[:, 0] < 0.3] <= 1.2 * legs[nodes[:, 0] < 0.3] + 0.2).all()
+
+
+def test_nodes_to_which_no_way_leads_are_no_destination(monkeypatch):
+    """Islands of nodes: what cannot be reached costs infinitely much, and the plan goes elsewhere."""
+    nodes = heading.even_points(2, 150)
+    near = np.argsort(np.linalg.norm(nodes[:, None] - nodes, axis=2), axis=1)[:, 1:9]
+    left = nodes[:, 0] < 0.5
+    near = np.where(left[near] == left[:, None], near, np.arange(150)[:, None])  # no road between the halves
+    distance = np.linalg.norm(nodes[:, None] - nodes[near], axis=2) / 0.2
+    monkeypatch.setattr(heading, "_roads", lambda _: (nodes / 0.2, near, distance))
+    cost, entry = heading._ways(np.full(2, 0.2), np.array([[0.1, 0.1]]), np.ones(150))
+    assert np.isinf(cost[~left]).all() and np.isfinite(cost[left]).all()
+    assert left[entry[left]].all()
+    # an output that promises everything on the right: a point on the left is measured nevertheless
+    outputs = resolve_outputs(0.0, {}, KERNEL, 0.01, Fixed(2.0), _bound(), 0.01, 0.1)
+    data = np.array([(0.1, 0.1, 0.5), (0.9, 0.9, 5.0)])
+    grid = Grid(Cube((0.0, 0.0), (0.3, 0.3)), (7, 7))
+    found = heading.step_towards(outputs, data[:, :2], data[:, 2:], np.array([True, False]), [(grid, np.arange(grid.size))])
+    assert found is not None and (found[1] <= 0.3).all()
 
 
 def test_novelty_is_that_of_the_kernel_and_noise_does_not_count():

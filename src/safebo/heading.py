@@ -52,6 +52,9 @@ NARROW = 0.3
 NARROWEST = 0.05
 """Smaller margins, in the same unit, cost as much as this one."""
 
+FIRST_LEG = 0.5
+"""Lengthscales from a candidate within which ways may start in a straight line; from there they go from node to node."""
+
 NOVELTY = 0.1
 """Candidates have at least this power function: the standard deviation given noise-free samples, relative to the prior's."""
 
@@ -205,14 +208,16 @@ def _ways(lengthscales: FloatArray, points: FloatArray, price: FloatArray) -> tu
 
     nodes, near, distance = _roads(tuple(lengthscales.tolist()))
     to_candidate, _ = KDTree(points / lengthscales).query(nodes)
+    first = np.flatnonzero(to_candidate <= max(FIRST_LEG, to_candidate.min()))
     size, per_node = near.shape
-    costs = np.concatenate([(0.5 * distance * (price[:, None] + price[near])).ravel(), to_candidate * price])
+    costs = np.concatenate([(0.5 * distance * (price[:, None] + price[near])).ravel(), to_candidate[first] * price[first]])
     costs = np.maximum(costs, 1e-9)  # a zero would be no edge
-    tails = np.concatenate([np.repeat(np.arange(size), per_node), np.full(size, size)])  # node `size` stands for all candidates
-    heads = np.concatenate([near.ravel(), np.arange(size)])
+    tails = np.concatenate([np.repeat(np.arange(size), per_node), np.full(len(first), size)])  # `size` stands for all candidates
+    heads = np.concatenate([near.ravel(), first])
     roads = csr_array((costs, (tails, heads)), shape=(size + 1, size + 1))
     cost, before = dijkstra(roads, indices=size, return_predecessors=True)
-    entry = np.where(before[:size] == size, np.arange(size), before[:size])
+    own = (before[:size] == size) | (before[:size] < 0)  # first nodes, and those to which no way leads (their cost is infinite)
+    entry = np.where(own, np.arange(size), before[:size])
     while not np.array_equal(entry, entry[entry]):  # follow all ways back to their first node at once
         entry = entry[entry]
     return cost[:size], entry

@@ -62,12 +62,14 @@ def is_new(outputs, x, values, points, novelty):
     return np.array(new, dtype=bool)
 
 
-def ways(nodes, neighbours, price, candidates):
-    """Cost of the cheapest way from any candidate to every node (all in lengthscales) and the way's first node."""
+def ways(nodes, neighbours, price, candidates, first_leg):
+    """Cost of the cheapest way from any candidate to every node (all in lengthscales) and the way's first node, if there is a way."""
     cost, first = [math.inf] * len(nodes), [-1] * len(nodes)
     queue = []
-    for i, node in enumerate(nodes):
-        heapq.heappush(queue, (float(np.linalg.norm(candidates - node, axis=1).min()) * price[i], i, i))
+    legs = [float(np.linalg.norm(candidates - node, axis=1).min()) for node in nodes]
+    for i, leg in enumerate(legs):
+        if leg <= first_leg or leg == min(legs):
+            heapq.heappush(queue, (leg * price[i], i, i))
     while queue:
         c, i, f = heapq.heappop(queue)
         if c >= cost[i]:
@@ -105,7 +107,7 @@ def plans(outputs, x, values, inside, candidates, nodes, constants):
     price = prices(outputs, there, constants["CAUTION"], constants["NARROW"], constants["NARROWEST"])
     scaled = nodes / lengthscales
     neighbours = [np.argsort(np.linalg.norm(scaled - p, axis=1), kind="stable")[1 : 1 + 4 * dim] for p in scaled]
-    cost, first = ways(scaled, neighbours, price, candidates / lengthscales)
+    cost, first = ways(scaled, neighbours, price, candidates / lengthscales, constants["FIRST_LEG"])
     _, mean, sd = outlook(o.kernel, x, values[:, 0], o.noise, candidates)
     at_once = [math.log(max(improvement(m, s, aim), 1e-300)) for m, s in zip(mean, sd, strict=True)]
     later = [math.log(max(improvement(m, s, aim), 1e-300)) - c for m, s, c in zip(*there[0][1:], cost, strict=True)]
