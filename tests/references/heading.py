@@ -63,7 +63,7 @@ def is_new(outputs, x, values, points, novelty):
 
 
 def ways(nodes, neighbours, price, candidates, first_leg):
-    """Cost of the cheapest way from any candidate to every node (all in lengthscales) and the way's first node, if there is a way."""
+    """Cost of the cheapest way from any candidate to every node (all in lengthscales) and the way's first node (-1: no way)."""
     cost, first = [math.inf] * len(nodes), [-1] * len(nodes)
     queue = []
     legs = [float(np.linalg.norm(candidates - node, axis=1).min()) for node in nodes]
