@@ -32,6 +32,7 @@ NAMES = {
     "scenario/paper/union/local": "the same, safe set union",
     "scenario/paper/confidence/global": "Algorithm 1",
 }
+HELD_OUT = "2-D, held out"
 REACHES = (0.0, 0.02, 0.04, np.inf)  # lengthscales
 
 
@@ -79,7 +80,7 @@ def tables(results: Path) -> dict[str, str]:
         "study": lambda: published(study),
         "coverage": lambda: coverage(norms),
         "measured": lambda: methods(lines, ("main", "published")),
-        "dimensions": lambda: methods(lines, ("2-D", "3-D", "6-D")),
+        "dimensions": lambda: methods(lines, ("2-D", HELD_OUT, "3-D", "6-D")),
         "bottlenecks": lambda: bottlenecks(bottleneck.joined(bottleneck.known(results / "calibration"), rows)),
         "conditions": lambda: conditions(lines),
         "combinations": lambda: combinations(lines),
@@ -135,7 +136,7 @@ def methods(lines: list[Row], parts: tuple[str, ...]) -> str:
         ("problems", "method", "unsafe runs (95 %)", "worst", "solved (95 %)", "median experiments to 95 %", "norm too small"),
         [
             (
-                _plain(line["family"]),
+                _plain(line["family"]) + (", held out" if line["part"] == HELD_OUT else ""),
                 NAMES[line["method"]],
                 _unsafe(line),
                 _worst(line),

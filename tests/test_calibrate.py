@@ -246,3 +246,9 @@ def test_bottlenecks_are_written_once_and_shown_with_the_outcome(tmp_path, monke
     runs = [outcome | {"method": "default", "first_solved": "17"}, outcome | {"method": cases.KNOWN, "first_solved": ""}]
     text = bottleneck.bottleneck_table(rows, runs)
     assert "| 17 | - | not run |" in text and text.count("not run | not run | not run") == 1
+
+
+def test_held_out_problems_are_others():
+    jobs = calibrate.study(["2-D", "2-D, held out"], quick=False)
+    seeds = {part: {job[3] for job in jobs if job[0] == part} for part in ("2-D", "2-D, held out")}
+    assert len(seeds["2-D"]) == 90 and len(seeds["2-D, held out"]) == 20 and not seeds["2-D"] & seeds["2-D, held out"]

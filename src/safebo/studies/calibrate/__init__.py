@@ -79,7 +79,7 @@ def study(parts: list[str], quick: bool, limit: int | None = None) -> list[Job]:
     for name in [name for name in parts if name in PARTS]:
         part = PARTS[name]
         runs = 1 if quick else part.runs if limit is None else min(part.runs, limit)
-        for seed in range(runs):
+        for seed in range(part.first, part.first + runs):
             for family in part.families:
                 for method in part.methods:
                     if quick and (FAMILIES[family].dim > 2 or (name == "combinations" and "/ay" in method)):
