@@ -83,6 +83,7 @@ def tables(results: Path) -> dict[str, str]:
         "dimensions": lambda: methods(lines, ("2-D", HELD_OUT, "3-D", "6-D")),
         "bottlenecks": lambda: bottlenecks(bottleneck.joined(bottleneck.known(results / "calibration"), rows)),
         "conditions": lambda: conditions(lines),
+        "goals": lambda: goals(lines),
         "combinations": lambda: combinations(lines),
     }
     return {name: make() for name, make in makers.items()}
@@ -142,7 +143,7 @@ def methods(lines: list[Row], parts: tuple[str, ...]) -> str:
                 _worst(line),
                 _solved(line, interval=True),
                 _median(line),
-                line["norm_too_small"] if line["part"] not in ("3-D", "6-D") else "not measured",
+                _too_small(line),
             )
             for line in lines
             if line["part"] in parts and line["method"] in NAMES
@@ -157,16 +158,45 @@ def conditions(lines: list[Row]) -> str:
     for family in dict.fromkeys(family for family, _ in mine):
         both = [mine.get((family, method)) for method in ("default", YARDSTICK)]
         cells = [
-            cell for line in both for cell in ((_unsafe(line), _worst(line), _solved(line)) if line else ("not run", "-", "-"))
+            cell
+            for line in both
+            for cell in ((_unsafe(line), _worst(line), _solved(line), _median(line)) if line else ("not run", "-", "-", "-"))
         ]
         outside = not any(line and line["assumptions"] for line in both)
-        body.append((_plain(family) + (" (outside the assumptions)" if outside else ""), *cells))
-    head = ("unsafe runs (95 %)", "worst", "solved")
-    return _table(("problems", f"default: {head[0]}", *head[1:], f"SafeOpt told ‖f‖: {head[0]}", *head[1:]), body)
+        small = _too_small(both[0]) if both[0] else "-"
+        body.append((_plain(family) + (" (outside the assumptions)" if outside else ""), *cells[:4], small, *cells[4:]))
+    head = ("unsafe runs (95 %)", "worst", "solved", "median")
+    return _table(
+        ("problems", f"default: {head[0]}", *head[1:], "norm too small", f"SafeOpt told ‖f‖: {head[0]}", *head[1:]), body
+    )
+
+
+def goals(lines: list[Row]) -> str:
+    """What was aimed at, for every family that satisfies the assumptions, and whether it is met."""
+    share = {"main": 0.95, "conditions": 0.95, "2-D": 0.9, HELD_OUT: 0.9}
+    mine = {(line["part"], line["family"], line["method"]): line for line in lines if line["assumptions"]}
+    body = []
+    for part, family in dict.fromkeys((part, family) for part, family, _ in mine if part in share):
+        ours, told = (mine.get((part, family, method)) for method in ("default", YARDSTICK))
+        if ours is None or told is None:
+            continue
+        solved, unsafe = ours["solved"] / ours["runs"], ours["unsafe_runs"] / ours["runs"]
+        medians = [
+            np.inf if line["median_experiments_to_95"] is None else line["median_experiments_to_95"] for line in (ours, told)
+        ]
+        met = (unsafe < 0.01, solved >= share[part], medians[0] <= 1.2 * medians[1])
+        shown = (
+            f"{ours['unsafe_runs']} of {ours['runs']}",
+            f"{ours['solved']} of {ours['runs']} ({100 * solved:.1f} %; goal {100 * share[part]:.0f} %)",
+            f"{_median(ours)} (SafeOpt {_median(told)})",
+        )
+        cells = [cell if good else f"**{cell}**" for cell, good in zip(shown, met, strict=True)]
+        body.append((_plain(family) + (", held out" if part == HELD_OUT else ""), *cells))
+    return _table(("problems", "unsafe runs (below 1 %)", "solved", "median experiments (at most 1.2 times SafeOpt's)"), body)
 
 
 def combinations(lines: list[Row]) -> str:
-    """For every choice the safest combination (then the one that solves most) and the least safe one (then fewest solved)."""
+    """For every choice the best combination (fewest unsafe runs, then most solved) and the worst."""
     counts: dict[str, np.ndarray] = {}
     for line in lines:
         if line["part"] == "combinations":
@@ -188,7 +218,7 @@ def combinations(lines: list[Row]) -> str:
         for choice in choices:
             if mine := [method for method in counts if method.split("/")[position] == choice]:
                 body.append((choice, len(mine), *shown(min(mine, key=rank)), *shown(max(mine, key=rank))))
-    return _table(("with", "combinations", "safest", "unsafe", "solved", "least safe", "unsafe", "solved"), body)
+    return _table(("with", "combinations", "best", "unsafe", "solved", "worst", "unsafe", "solved"), body)
 
 
 def bottlenecks(ways: list[Row]) -> str:
@@ -247,6 +277,10 @@ def _solved(line: Row, interval: bool = False) -> str:
 
 def _worst(line: Row) -> str:
     return f"{line['worst_violation']:.2g}" if line["unsafe_runs"] else "-"
+
+
+def _too_small(line: Row) -> str:
+    return "not measured" if line["norm_too_small"] is None else str(line["norm_too_small"])
 
 
 def _median(line: Row) -> str:

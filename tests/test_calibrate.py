@@ -22,7 +22,9 @@ def test_every_run_of_the_study_has_a_name_of_its_own():
     jobs = calibrate.study(list(cases.PARTS), quick=False)
     assert len({job[:4] for job in jobs}) == len(jobs) > 3000
     assert {job[1] for job in jobs} == set(cases.FAMILIES)
-    assert max(job[3] for job in calibrate.study(list(cases.PARTS), quick=False, limit=7)) == 6
+    limited = calibrate.study(list(cases.PARTS), quick=False, limit=7)
+    assert all(cases.PARTS[job[0]].first <= job[3] < cases.PARTS[job[0]].first + 7 for job in limited)
+    assert max(job[3] for job in limited if job[0] == "main") == 6
 
 
 def test_every_combination_can_be_built():
@@ -87,7 +89,10 @@ def test_one_run(family, method):
     assert tuple(row) == calibrate.FIELDS
     assert row["experiments"] <= 2 and 0 <= row["unsafe"] <= row["experiments"]
     assert row["worst"] <= 0.0 and (row["worst"] < 0.0) == (row["unsafe"] > 0)
-    assert 0.0 <= row["score_15"] <= row["score_30"] <= row["score_50"]
+    assert 0.0 <= row["score_15"] <= row["score_30"] <= 1.0
+    in_two = cases.FAMILIES[family].dim == 2
+    assert (row["score_50"] != "") == in_two  # runs in 1-D end before
+    assert (row["norm_too_small"] == "") == (family.startswith(("wrong", "kink")))  # f is not in the model's space
     assert {k: v for k, v in calibrate.run(job).items() if k != "seconds"} == {k: v for k, v in row.items() if k != "seconds"}
 
 
@@ -216,6 +221,9 @@ def test_summary_by_hand():
     low, high = line["unsafe_rate_95"]
     assert low == pytest.approx(0.0063, abs=1e-4) and high == pytest.approx(0.8059, abs=1e-4)  # exact binomial interval of 1 in 4
     assert line["score_15"] == 0.5 and line["assumptions"] is True
+    (line,) = lines = summary.summarise([row | {"score_50": "", "norm_too_small": ""} for row in rows])
+    assert line["score_50"] is None and line["norm_too_small"] is None  # not measured is not zero
+    assert "| - | 0 | 0.50 / 1.00 / - | 75 % | 7 |" in summary.table(lines)
 
 
 def test_the_widest_way_by_hand():

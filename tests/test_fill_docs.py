@@ -54,15 +54,31 @@ def test_numbers_of_a_line():
     text = fill_docs.methods([line("default", unsafe_runs=1, worst_violation=-0.0123)], ("main",))
     assert "| 1-D, norm 1 to 10 | default | 1 of 10 (0.0 to 30.9 %) | -0.012 | 90 % (55 to 100 %) | 7 | 1 |" in text
     assert text.splitlines()[1] == "|" + 7 * "---|"
-    unsolved = fill_docs.methods([line("default", part="3-D", median_experiments_to_95=None)], ("3-D",))
+    unsolved = fill_docs.methods([line("default", part="3-D", median_experiments_to_95=None, norm_too_small=None)], ("3-D",))
     assert "| not reached | not measured |" in unsolved
 
 
 def test_conditions_side_by_side():
     given = [line(method, part="conditions", family="kink", assumptions=False) for method in ("default", YARDSTICK)]
     text = fill_docs.conditions([*given, line("default", part="conditions", family="noise")])
-    assert "| kink (outside the assumptions) | 0 of 10 (0.0 to 30.9 %) | - | 90 % | 0 of 10 (0.0 to 30.9 %) | - | 90 % |" in text
-    assert "| noise | 0 of 10 (0.0 to 30.9 %) | - | 90 % | not run | - | - |" in text
+    cells = "0 of 10 (0.0 to 30.9 %) | - | 90 % | 7"
+    assert f"| kink (outside the assumptions) | {cells} | 1 | {cells} |" in text
+    assert f"| noise | {cells} | 1 | not run | - | - | - |" in text
+
+
+def test_goals_that_are_missed_stand_out():
+    good = line("default", runs=100, solved=95), line(YARDSTICK, runs=100, median_experiments_to_95=6.0)
+    text = fill_docs.goals([*good, line("default", part="3-D"), line("scenario/paper/union/local", part="published")])
+    assert "| 1-D, norm 1 to 10 | 0 of 100 | 95 of 100 (95.0 %; goal 95 %) | 7 (SafeOpt 6) |" in text and "**" not in text
+    bad = line("default", runs=100, solved=94, unsafe_runs=1, median_experiments_to_95=8.0), good[1]
+    assert "| **1 of 100** | **94 of 100 (94.0 %; goal 95 %)** | **8 (SafeOpt 6)** |" in fill_docs.goals([*bad])
+    unsolved = line("default", runs=100, median_experiments_to_95=None), line(YARDSTICK, median_experiments_to_95=None)
+    assert "| not reached (SafeOpt not reached) |" in fill_docs.goals([*unsolved])
+    assert "norm 1 to 10, held out | 0 of 10 | 9 of 10 (90.0 %; goal 90 %)" in fill_docs.goals(
+        [line(method, part=fill_docs.HELD_OUT) for method in ("default", YARDSTICK)]
+    )
+    outside = [line(method, part="conditions", assumptions=False) for method in ("default", YARDSTICK)]
+    assert len(fill_docs.goals(outside).splitlines()) == 1  # the head
 
 
 def test_digest_of_the_combinations():

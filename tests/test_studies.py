@@ -17,7 +17,7 @@ import torch
 from benchmarks import plain, study
 from safebo import Matern, Scenario
 from safebo.problems import RKHSProblem
-from safebo.studies.common import rate_interval
+from safebo.studies.common import provenance, rate_interval
 
 
 @pytest.mark.parametrize("method", ["algorithm_4", "SafeOptimizer defaults", "safeopt, B = 5 (true)", "algorithm_1"])
@@ -131,3 +131,17 @@ def test_plain_algorithm_starts_like_the_library():
     with torch.no_grad():
         choice = optimizer.ask()
     assert choice is not None and problem.is_safe(choice) and optimizer.updates == 6
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("/usr/bin/safebo", "safebo calibrate --only '2-D, held out'"),
+        ("/src/safebo/cli/__main__.py", "safebo calibrate --only '2-D, held out'"),
+        ("/here/benchmarks/learned_norm.py", "python -m benchmarks.learned_norm calibrate --only '2-D, held out'"),
+        ("/here/tune.py", "tune.py calibrate --only '2-D, held out'"),
+    ],
+)
+def test_the_command_of_a_result_can_be_called_again(monkeypatch, program, command):
+    monkeypatch.setattr("sys.argv", [program, "calibrate", "--only", "2-D, held out"])
+    assert provenance()["command"] == command

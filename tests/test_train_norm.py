@@ -202,6 +202,11 @@ def test_the_whole_command_on_very_little(shards, tmp_path, tiny, capsys):
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["data"]["matern32-1d"]["functions"] == 4 and report["training"]["epochs"] == 6
     assert report["provenance"]["settings"]["quick"] is True
+    spent = report["provenance"]["seconds"]
+    assert set(spent) == {"data", "train"} and spent["train"] > 0.0
+    with pytest.raises(ZeroDivisionError), train_norm._timed(tmp_path, "train"):  # what was spent before an interruption counts
+        raise ZeroDivisionError
+    assert json.loads((tmp_path / "seconds.json").read_text())["train"] >= spent["train"]
     assert report["errors"][0]["what"] == "all" and report["errors"][0]["samples"] > 10
     assert (tmp_path / "report.png").stat().st_size > 10_000
     # what was trained is what the estimator uses

@@ -39,7 +39,7 @@ def parallel(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int = 
     stops the others.
     """
     workers = min(workers or cores(), len(jobs))
-    with _progress(len(jobs), label or work.__name__) as advance:
+    with progress(len(jobs), label or work.__name__) as advance:
         if workers <= 1:
             for job in jobs:
                 yield advance(work(job))
@@ -87,7 +87,8 @@ def _environment() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(total: int, label: str) -> Iterator[Callable[[Any], Any]]:
+def progress(total: int, label: str) -> Iterator[Callable[[Any], Any]]:
+    """A progress bar on a terminal; the function given advances it and returns its argument."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -214,13 +215,21 @@ def provenance(**settings: Any) -> Row:
     import safebo
 
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([*_program(), *sys.argv[1:]]),
         "settings": settings,
         "version": getattr(safebo, "__version__", ""),
         "commit": _commit(),
         "cores": cores(),
         "python": platform.python_version(),
     }
+
+
+def _program() -> list[str]:
+    """How this program is called again."""
+    path = Path(sys.argv[0])
+    if path.parent.name == "benchmarks":
+        return ["python", "-m", f"benchmarks.{path.stem}"]
+    return ["safebo"] if path.stem in ("safebo", "cli") or path.parent.name == "cli" else [path.name]
 
 
 def _commit() -> str:

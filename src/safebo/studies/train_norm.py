@@ -2,7 +2,7 @@
 
     data      out/data/*.npz, see `norm_data`
     train     out/lstm.safetensors, the weights; out/checkpoint.safetensors while it runs
-    report    out/report.json, errors.csv, report.png, on the functions that were not trained on
+    report    out/report.json, errors.csv, report.png, on the functions that were not trained on; with the seconds of all stages
 
 Two differences from the paper. Its network predicts the norm with a squared error; this one predicts quantiles of
 log(norm / ||mu_t||) with the pinball loss, so one network gives a best guess and careful ones. And it is trained on every prefix
@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from numpy.typing import NDArray
 from safebo.exceptions import InvalidValueError, MissingExtraError
 from safebo.norms.lstm import HIDDEN, LAYERS, LEVELS, sequences, shapes
 from safebo.studies import norm_data, norm_report
-from safebo.studies.common import provenance
+from safebo.studies.common import progress, provenance, write_json
 
 FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
@@ -47,7 +50,8 @@ def main(out: Path, *, quick: bool = False, jobs: int = 0, seed: int = 0, stage:
         _torch().set_num_threads(1)  # matrices of 20 columns: a second thread was measured to cost more than it gives
     families = norm_data.quick_families() if quick else norm_data.FAMILIES
     if stage in ("data", "all"):
-        made = norm_data.generate(out / "data", families, seed=seed, jobs=jobs)
+        with _timed(out, "data"):
+            made = norm_data.generate(out / "data", families, seed=seed, jobs=jobs)
         print(f"data: {made} shards made, the others were there")
         if stage == "data":
             return
@@ -55,11 +59,30 @@ def main(out: Path, *, quick: bool = False, jobs: int = 0, seed: int = 0, stage:
     epochs = QUICK_EPOCHS if quick else EPOCHS
     settings = {"quick": quick, "seed": seed, "epochs": epochs, "batch": BATCH, "rate": RATE, "levels": LEVELS}
     if stage in ("train", "all"):
-        model, losses = train(data, out, epochs=epochs, seed=seed)
+        with _timed(out, "train"):
+            model, losses = train(data, out, epochs=epochs, seed=seed)
         write_weights(out / "lstm.safetensors", model, provenance(**settings), losses)
     if stage in ("report", "all"):
         found = predict(out / "lstm.safetensors", data)
-        norm_report.write(out, data, found, _losses(out / "lstm.safetensors"), provenance(**settings))
+        origin = provenance(**settings) | {"seconds": _seconds(out)}
+        norm_report.write(out, data, found, _losses(out / "lstm.safetensors"), origin)
+
+
+@contextmanager
+def _timed(out: Path, stage: str) -> Iterator[None]:
+    """Add the seconds of a stage to those of earlier calls, also if it is interrupted."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        found = _seconds(out)
+        write_json(out / "seconds.json", found | {stage: round(found.get(stage, 0.0) + time.perf_counter() - start, 3)})
+
+
+def _seconds(out: Path) -> dict[str, float]:
+    path = out / "seconds.json"
+    found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 # -- arrays --------------------------------------------------------------------------------------------------------------
@@ -225,23 +248,25 @@ def train(data: Histories, out: Path, *, epochs: int, seed: int) -> tuple[Model,
     schedule = {"epochs": epochs, "seed": seed, "histories": len(fit.length), "steps": int(fit.length.sum())}
     checkpoint = out / "checkpoint.safetensors"
     losses, best = _restore(checkpoint, model, optimizer, schedule)
-    for epoch in range(len(losses), epochs):
-        optimizer.param_groups[0]["lr"] = RATE * (0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * epoch / epochs)))
-        total, samples = 0.0, 0
-        rng = np.random.default_rng([seed, 2, epoch])
-        for rows in batches(fit.length, rng):
-            loss, count = loss_of(model, fit, rows, rng)
-            optimizer.zero_grad()
-            (loss / max(count, 1)).backward()
-            torch.nn.utils.clip_grad_norm_(model.module.parameters(), 1.0)
-            optimizer.step()
-            total, samples = total + float(loss.detach()), samples + count
-        losses.append([epoch + 1, total / samples, validation_loss(model, rest)])
-        if losses[-1][2] <= min(entry[2] for entry in losses):
-            best = model.arrays()
-        if (epoch + 1) % EVERY == 0 or epoch + 1 == epochs:
-            _save(checkpoint, model, best, optimizer, schedule, losses)
-            print(f"epoch {epoch + 1}: training {losses[-1][1]:.5f}, validation {losses[-1][2]:.5f}", flush=True)
+    with progress(epochs - len(losses), "epochs") as advance:
+        for epoch in range(len(losses), epochs):
+            optimizer.param_groups[0]["lr"] = RATE * (0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * epoch / epochs)))
+            total, samples = 0.0, 0
+            rng = np.random.default_rng([seed, 2, epoch])
+            for rows in batches(fit.length, rng):
+                loss, count = loss_of(model, fit, rows, rng)
+                optimizer.zero_grad()
+                (loss / max(count, 1)).backward()
+                torch.nn.utils.clip_grad_norm_(model.module.parameters(), 1.0)
+                optimizer.step()
+                total, samples = total + float(loss.detach()), samples + count
+            losses.append([epoch + 1, total / samples, validation_loss(model, rest)])
+            if losses[-1][2] <= min(entry[2] for entry in losses):
+                best = model.arrays()
+            if (epoch + 1) % EVERY == 0 or epoch + 1 == epochs:
+                _save(checkpoint, model, best, optimizer, schedule, losses)
+                print(f"epoch {epoch + 1}: training {losses[-1][1]:.5f}, validation {losses[-1][2]:.5f}", flush=True)
+            advance(None)
     model.load(best)
     return model, losses
 

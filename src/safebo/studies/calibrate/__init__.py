@@ -5,8 +5,8 @@ optimum, relative to the initial value. It starts from one measurement; where no
 measured again, as the advice is, at most `AGAIN` times, and every time counts as an experiment.
 
 runs.csv grows as runs finish, so an interrupted study continues where it stopped; its column `settings` is a fingerprint of
-method and problems, and runs made with other settings are refused. table.md, summary.json, pareto.png and solved.png are written
-from whatever is there. bottlenecks.csv says how narrow the way to the optimum is in 2-D.
+method and problems, and runs made with other settings are refused. What was not measured is empty there. table.md, summary.json,
+pareto.png and solved.png are written from whatever is there. bottlenecks.csv says how narrow the way to the optimum is in 2-D.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from safebo.domain import Cube
 from safebo.exceptions import InvalidValueError, StopReason
 from safebo.studies.calibrate import bottleneck
-from safebo.studies.calibrate.cases import FAMILIES, PARTS, Family, fingerprint, optimizer
+from safebo.studies.calibrate.cases import FAMILIES, PARTS, fingerprint, optimizer
 from safebo.studies.calibrate.coverage import known, measure
 from safebo.studies.calibrate.summary import write_summary
 from safebo.studies.common import Row, Table, parallel
@@ -115,7 +116,7 @@ def run(job: Job) -> dict[str, Any]:
             tuner.tell(trial, plant(trial.params))
             before = time.perf_counter()
             missed |= not trial.lower <= values[-1] <= trial.upper
-            too_small |= trial.norm < _local_norm(problem, family, trial.cube)
+            too_small |= family.has_local_norms and trial.norm < _local_norm(problem, trial.cube)
             checking += time.perf_counter() - before
         seconds = time.perf_counter() - start - checking
         points = np.random.default_rng((seed, 3)).random((200, family.dim))
@@ -126,17 +127,16 @@ def run(job: Job) -> dict[str, Any]:
     scores = np.maximum.accumulate([0.0, *(problem.score(v) for v in values)])
     first = next((i for i, score in enumerate(scores) if score >= 0.95), "")
     margins = [v - problem.threshold for v in values]
-    reached = [round(float(scores[min(n, len(values))]), 4) for n in (15, 30, 50)]
+    reached = [round(float(scores[min(n, len(values))]), 4) if n <= family.experiments else "" for n in (15, 30, 50)]
+    norm_too_small = int(too_small) if family.has_local_norms else ""
     row: tuple[Any, ...] = (
         part, name, method, seed, fingerprint(method, family, m, limit), round(problem.f.norm, 4), len(values),
-        sum(v < 0.0 for v in margins), round(min([0.0, *margins]), 4), int(too_small), int(missed), *reached,
+        sum(v < 0.0 for v in margins), round(min([0.0, *margins]), 4), norm_too_small, int(missed), *reached,
         first, round(best, 4), "" if tuner.stop_reason is None else tuner.stop_reason.name.lower(), round(seconds, 2),
     )  # fmt: skip
     return dict(zip(FIELDS, row, strict=True))
 
 
-def _local_norm(problem: Any, family: Family, cube: Any) -> float:
-    """||f||_c as far as a grid shows it; 0, no statement, where a grid is hopeless or f is not in the model's space."""
-    if family.dim > 2 or family.model is not None or family.shape != "rkhs":
-        return 0.0
-    return float(problem.f.local_norm(cube, {1: 64, 2: 9}[family.dim])) * (1.0 - 1e-6)
+def _local_norm(problem: Any, cube: Cube) -> float:
+    """||f||_c as far as a grid shows it."""
+    return float(problem.f.local_norm(cube, {1: 64, 2: 9}[problem.domain.dim])) * (1.0 - 1e-6)

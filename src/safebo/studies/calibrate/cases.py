@@ -34,6 +34,11 @@ class Family:
     assumptions: bool = True  # whether f is a draw of the family that the guarantee assumes, with this kernel and noise
     experiments: int = 30
 
+    @property
+    def has_local_norms(self) -> bool:
+        """Whether local norms can be computed: f is in the model's space, and a grid shows its norm."""
+        return self.dim <= 2 and self.model is None and self.shape == "rkhs"
+
     def problem(self, seed: int) -> RKHSProblem:
         """The problem of this seed."""
         norm = float(np.random.default_rng((seed, 1)).uniform(*self.norms))

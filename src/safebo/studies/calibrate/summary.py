@@ -11,6 +11,8 @@ from safebo.studies.calibrate.cases import FAMILIES, JOINT, PARTS, YARDSTICK
 from safebo.studies.calibrate.coverage import coverage_table
 from safebo.studies.common import Row, provenance, rate_interval, write_json
 
+NOTE = "Of the call that wrote the tables. The runs may be older: each is accepted if its fingerprint, settings, is today's."
+
 FEW = 50
 """Runs below which a rate is hardly more than a hint."""
 
@@ -18,7 +20,8 @@ FEW = 50
 def write_summary(rows: list[Row], norms: list[Row], ways: list[Row], out: Path, quick: bool) -> list[Row]:
     """table.md, summary.json and, for the parts that have one, pareto.png and solved.png."""
     lines = summarise(rows)
-    write_json(out / "summary.json", {**provenance(seeds="0, 1, 2, ...", quick=quick), "rows": lines})
+    origin = provenance(seeds={name: f"{part.first}, {part.first + 1}, ..." for name, part in PARTS.items()}, quick=quick)
+    write_json(out / "summary.json", {**origin, "note": NOTE, "rows": lines})
     parts = [table(lines), coverage_table(norms) if norms else "", bottleneck_table(ways, rows) if ways else ""]
     (out / "table.md").write_text("\n".join(part for part in parts if part))
     if lines:
@@ -49,9 +52,9 @@ def summarise(rows: list[Row]) -> list[Row]:
                 "unsafe_rate_95": [round(v, 4) for v in rate_interval(unsafe, n)],
                 "unsafe_experiments": sum(int(r["unsafe"]) for r in mine),
                 "worst_violation": min(float(r["worst"]) for r in mine),
-                "norm_too_small": sum(int(r["norm_too_small"]) for r in mine),
+                "norm_too_small": None if mine[0]["norm_too_small"] == "" else sum(int(r["norm_too_small"]) for r in mine),
                 "interval_missed": sum(int(r["interval_missed"]) for r in mine),
-                **{f"score_{k}": round(float(np.mean([float(r[f"score_{k}"]) for r in mine])), 3) for k in (15, 30, 50)},
+                **{f"score_{k}": _mean([r[f"score_{k}"] for r in mine]) for k in (15, 30, 50)},
                 "solved": sum(np.isfinite(firsts)),
                 "solved_rate_95": [round(v, 3) for v in rate_interval(int(np.isfinite(firsts).sum()), n)],
                 "median_experiments_to_95": median if np.isfinite(median) else None,
@@ -61,12 +64,17 @@ def summarise(rows: list[Row]) -> list[Row]:
     return lines
 
 
+def _mean(values: list[str]) -> float | None:
+    """None where nothing was measured."""
+    return None if "" in values else round(float(np.mean([float(v) for v in values])), 3)
+
+
 def table(lines: list[Row]) -> str:
     """Markdown, one table per part."""
     text = [
         "Unsafe: runs with an unsafe experiment, with the exact 95 % interval of the rate. Solved: runs that measured a point",
         "within 5 % of the reachable optimum. Median: experiments until then. Norm, interval: runs in which the norm of a",
-        "certificate was below the true local norm, or an interval missed the truth.",
+        "certificate was below the true local norm, or an interval missed the truth. -: not measured, or not reached.",
         "",
     ]
     for part in PARTS:
@@ -81,11 +89,14 @@ def table(lines: list[Row]) -> str:
         ]
         for line in mine:
             low, high = line["unsafe_rate_95"]
-            median = "-" if line["median_experiments_to_95"] is None else f"{line['median_experiments_to_95']:g}"
+            median, too_small = (
+                "-" if line[name] is None else f"{line[name]:g}" for name in ("median_experiments_to_95", "norm_too_small")
+            )
+            scores = " / ".join("-" if line[f"score_{k}"] is None else f"{line[f'score_{k}']:.2f}" for k in (15, 30, 50))
             text.append(
                 f"| {line['family']} | {line['method']} | {line['runs']} | {line['unsafe_runs']} "
-                f"| {100 * low:.1f}..{100 * high:.1f} % | {line['norm_too_small']} | {line['interval_missed']} "
-                f"| {line['score_15']:.2f} / {line['score_30']:.2f} / {line['score_50']:.2f} "
+                f"| {100 * low:.1f}..{100 * high:.1f} % | {too_small} | {line['interval_missed']} "
+                f"| {scores} "
                 f"| {100 * line['solved'] / line['runs']:.0f} % | {median} | {line['seconds']:.1f} |"
             )
         text.append("")
@@ -95,7 +106,8 @@ def table(lines: list[Row]) -> str:
 def picture(lines: list[Row], path: Path) -> None:
     """Safety against progress for the 1-D families: the lower right corner is where one wants to be. Bars: 95 % intervals.
 
-    Methods with fewer than `FEW` runs are small, without bars, and drawn beside each other where they coincide.
+    Methods with fewer than `FEW` runs are small and without bars; a number says how many of one kind are at the same place, and
+    kinds that coincide are drawn beside each other.
     """
     from safebo.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, dress, legend, new_figure
 
@@ -103,12 +115,12 @@ def picture(lines: list[Row], path: Path) -> None:
     figure = new_figure(11.0, 5.0)
     colours = {"true": GREY, "scenario": VERMILLION, "adaptive": BLUE, "hoeffding": PURPLE, "default": GREEN}
     shares = [100.0 * line["solved"] / line["runs"] for line in lines if line["family"] in wanted]
-    left = 10.0 * np.floor(min(shares, default=0.0) / 10.0) - 2.0
+    left = 10.0 * np.floor(min(shares, default=0.0) / 10.0) - 6.0
     for i, family in enumerate(wanted):
         axes = figure.add_subplot(1, len(wanted), i + 1)
         dress(axes)
         seen: set[str] = set()
-        taken: dict[tuple[float, float], int] = {}
+        alike = _alike([line for line in lines if line["family"] == family and line["runs"] < FEW])
         for line in lines:
             if line["family"] != family:
                 continue
@@ -121,9 +133,13 @@ def picture(lines: list[Row], path: Path) -> None:
             colour = ORANGE if special and line["method"] == YARDSTICK else colours[estimator]
             low, high = (100.0 * v for v in line["unsafe_rate_95"])
             if few:
-                place = taken.setdefault((x, y), 0)
-                taken[x, y] += 1
-                x, y = x - 1.1 * (place % 12), y * 0.93 ** (place // 12) if y else 0.06 * (place // 12)
+                kinds = alike[x, y]
+                number = kinds.pop((estimator, local), 0)
+                if not number:  # drawn already
+                    continue
+                x -= 1.8 * len(kinds)  # those of the place that are still to come
+                if number > 1:
+                    axes.annotate(str(number), (x, y), (0, 5), textcoords="offset points", ha="center", fontsize=7, color=colour)
             else:
                 axes.plot([x, x], [low, high], color=colour, lw=1.6 if special else 0.8, alpha=1.0 if special else 0.4)
             axes.plot(
@@ -145,11 +161,27 @@ def picture(lines: list[Row], path: Path) -> None:
             ylabel="runs with an unsafe experiment [%]",
             xlim=(left, 102),
         )
+        if alike and i == 0:
+            axes.text(
+                0.02, 0.97, f"small: fewer than {FEW} runs each;\na number: so many combinations", transform=axes.transAxes,
+                va="top", fontsize=8, color=GREY,
+            )  # fmt: skip
         axes.set_yscale("symlog", linthresh=1.0)
         axes.set_ylim(-0.2, 130)
         axes.set_yticks([0, 1, 3, 10, 30, 100], ["0", "1", "3", "10", "30", "100"])
     legend(figure)
     figure.savefig(path, dpi=120)
+
+
+def _alike(lines: list[Row]) -> dict[tuple[float, float], dict[tuple[str, bool], int]]:
+    """How many lines of every kind (estimator, local) are at the same place of the picture."""
+    found: dict[tuple[float, float], dict[tuple[str, bool], int]] = {}
+    for line in lines:
+        place = 100.0 * line["solved"] / line["runs"], 100.0 * line["unsafe_runs"] / line["runs"]
+        kinds = found.setdefault(place, {})
+        kind = line["method"].split("/")[0], line["method"].endswith("local")
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return found
 
 
 def solved_within(rows: list[Row], part: str, method: str) -> tuple[int, list[int]]:

@@ -256,7 +256,10 @@ def draw(ax: Any, name: str, rows: list[Row], experiments: int) -> None:
         ax.plot(median[: last + 1], color=look.colour, ls=look.line, lw=2.0, label=look.label)
         ax.plot(last, median[last], "o", color=look.colour, ms=5)
         crosses = [int(i) for row in rows if row["method"] == method for i in row["unsafe_at"].split()]
-        ax.plot(crosses, [-0.05 * top * (place + 1)] * len(crosses), "x", color=look.colour, ms=6, mew=1.6)
+        if crosses:  # below the limit, not at their value: several would coincide
+            height = -0.05 * top * (place + 1)
+            ax.plot(crosses, [height] * len(crosses), "x", color=look.colour, ms=6, mew=1.6)
+            ax.text(max(crosses) + 1.0, height, f"{len(crosses)} unsafe", color=look.colour, fontsize=8, va="center")
     ax.axhline(0.0, **LINES["limit"])
     ax.set(xlim=(-0.5, experiments + 0.5), ylim=(-0.25 * top, 1.05 * top))
 
