@@ -97,6 +97,7 @@ def make_kernels(work: Work) -> Outcome:
         *NOTES,
         "All kernels have lengthscale 0.1. The paper shows Matern 5/2 and RBF; the true kernel stands beside them.",
         "With a wrong kernel f need not lie in the RKHS: no guarantee holds, as the paper says.",
+        "Spikes of the interval (RBF): two sub-domains contradict each other there, so a norm is wrong, and both are spanned.",
     )
     return Outcome(_headline(ours), ours, paper, notes)
 
