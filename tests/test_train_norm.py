@@ -209,6 +209,8 @@ def test_the_whole_command_on_very_little(shards, tmp_path, tiny, capsys):
     assert json.loads((tmp_path / "seconds.json").read_text())["train"] >= spent["train"]
     assert report["errors"][0]["what"] == "all" and report["errors"][0]["samples"] > 10
     assert (tmp_path / "report.png").stat().st_size > 10_000
+    elsewhere = json.loads((tmp_path / "unseen.json").read_text())["errors"]
+    assert [row["what"] for row in elsewhere] == [family.name for family in TINY]
     # what was trained is what the estimator uses
     data = train_norm.assemble(norm_data.load(tmp_path / "data", TINY), seed=0)
     found = train_norm.predict(tmp_path / "lstm.safetensors", data)
@@ -249,3 +251,31 @@ def test_the_shipped_weights_are_those_of_the_committed_report():
     content = train_norm._read(SHIPPED)[1]
     assert min(entry[2] for entry in content["losses"]) == pytest.approx(report["training"]["validation"], rel=1e-9)
     assert report["data"]["matern32-1d"]["functions"] >= 500
+
+
+def test_a_network_never_saw_what_it_is_tested_on(shards, tmp_path, monkeypatch):
+    """The second network is fitted to the first family alone, and tested on its held-out functions and on all others."""
+    data = train_norm.assemble(norm_data.load(shards, TINY), seed=0)
+    seen = []
+    fit = train_norm.train
+
+    def watched(part, *given, **more):
+        seen.append(part)
+        return fit(part, *given, **more)
+
+    monkeypatch.setattr(train_norm, "train", watched)
+    rows = train_norm.unseen(data, tmp_path, epochs=2, seed=0, origin={})
+    assert set(seen[0].family.tolist()) == {TINY[0].name}
+    for row in rows:
+        mine = data.family == row["what"]
+        counted = data.counts[mine & data.held_out] if row["what"] == TINY[0].name else data.counts[mine]
+        assert row["samples"] == counted.sum()
+
+
+def test_a_share_of_the_functions():
+    some = norm_data.part_of(norm_data.FAMILIES, 0.3)
+    assert [f.functions for f in some[:4]] == [300, 40, 40, 30] and some[0].name == norm_data.FAMILIES[0].name
+    assert norm_data.part_of(norm_data.FAMILIES, 1.0) == norm_data.FAMILIES
+    assert all(f.functions == 10 for f in norm_data.part_of(norm_data.FAMILIES, 0.001))
+    with pytest.raises(InvalidValueError, match="share"):
+        train_norm.main(Path("nowhere"), share=0.0)

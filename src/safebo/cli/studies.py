@@ -38,12 +38,13 @@ def train_norm(
     quick: Quick = False,
     jobs: Jobs = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of functions, split and training.")] = 0,
-    stage: Annotated[str, typer.Option(help="data, train, report or all.")] = "all",
+    stage: Annotated[str, typer.Option(help="data, train, report, unseen or all.")] = "all",
+    share: Annotated[float, typer.Option(help="Share of the functions, for a smaller study.")] = 1.0,
 ) -> None:
     """Train the learned norm estimator from scratch; an interrupted run continues."""
     from safebo.studies import train_norm as study
 
-    study.main(out, quick=quick, jobs=jobs, seed=seed, stage=stage)
+    study.main(out, quick=quick, jobs=jobs, seed=seed, stage=stage, share=share)
 
 
 @app.command("train-policy", rich_help_panel=STUDY)

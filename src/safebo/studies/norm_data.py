@@ -82,6 +82,13 @@ def quick_families() -> tuple[Family, ...]:
     return tuple(replace(f, functions=few[f.name], experiments=10, delta=(0.1, 0.1)) for f in FAMILIES if f.name in few)
 
 
+def part_of(families: tuple[Family, ...], share: float) -> tuple[Family, ...]:
+    """The first functions of every family, this share of them, in full shards where there are as many."""
+    return tuple(
+        replace(f, functions=min(f.functions, PER_SHARD * max(1, round(share * f.functions / PER_SHARD)))) for f in families
+    )
+
+
 @dataclass(frozen=True)
 class Shard:
     """Functions first..first + count - 1 of a family: one file, one job."""
