@@ -257,6 +257,6 @@ def test_bottlenecks_are_written_once_and_shown_with_the_outcome(tmp_path, monke
 
 
 def test_held_out_problems_are_others():
-    jobs = calibrate.study(["2-D", "2-D, held out"], quick=False)
-    seeds = {part: {job[3] for job in jobs if job[0] == part} for part in ("2-D", "2-D, held out")}
-    assert len(seeds["2-D"]) == 90 and len(seeds["2-D, held out"]) == 20 and not seeds["2-D"] & seeds["2-D, held out"]
+    jobs = calibrate.study(["2-D", cases.HELD_OUT], quick=False)
+    seeds = {part: {job[3] for job in jobs if job[0] == part} for part in ("2-D", cases.HELD_OUT)}
+    assert len(seeds["2-D"]) == 90 and len(seeds[cases.HELD_OUT]) == 20 and not seeds["2-D"] & seeds[cases.HELD_OUT]

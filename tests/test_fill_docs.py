@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import fill_docs
-from safebo.studies.calibrate.cases import KNOWN, YARDSTICK
+from safebo.studies.calibrate.cases import HELD_OUT, KNOWN, YARDSTICK
 
 
 def line(method, **given):
@@ -75,7 +75,7 @@ def test_goals_that_are_missed_stand_out():
     unsolved = line("default", runs=100, median_experiments_to_95=None), line(YARDSTICK, median_experiments_to_95=None)
     assert "| not reached (SafeOpt not reached) |" in fill_docs.goals([*unsolved])
     assert "norm 1 to 10, held out | 0 of 10 | 9 of 10 (90.0 %; goal 90 %)" in fill_docs.goals(
-        [line(method, part=fill_docs.HELD_OUT) for method in ("default", YARDSTICK)]
+        [line(method, part=HELD_OUT) for method in ("default", YARDSTICK)]
     )
     outside = [line(method, part="conditions", assumptions=False) for method in ("default", YARDSTICK)]
     assert len(fill_docs.goals(outside).splitlines()) == 1  # the head

@@ -21,7 +21,7 @@ import numpy as np
 from safebo.domain import Cube
 from safebo.exceptions import InvalidValueError, StopReason
 from safebo.studies.calibrate import bottleneck
-from safebo.studies.calibrate.cases import FAMILIES, PARTS, fingerprint, optimizer
+from safebo.studies.calibrate.cases import FAMILIES, HELD_OUT, PARTS, fingerprint, optimizer
 from safebo.studies.calibrate.coverage import known, measure
 from safebo.studies.calibrate.summary import write_summary
 from safebo.studies.common import Row, Table, parallel
@@ -50,7 +50,8 @@ def main(out: Path, *, quick: bool, jobs: int, only: list[str], runs: int | None
         table.add(row)
     norms = measure(out, 2 if quick else min(runs or 100, 100), jobs) if not only or "norms" in only else known(out)
     if not only or "bottlenecks" in only:
-        bottleneck.measure(out, 1 if quick else min(runs or PARTS["2-D"].runs, PARTS["2-D"].runs), jobs)
+        seeds = [job[3] for job in study(["2-D"] if quick else ["2-D", HELD_OUT], quick, runs)]
+        bottleneck.measure(out, list(dict.fromkeys(seeds)), jobs)
     order = {name: i for i, name in enumerate([*PARTS, *FAMILIES])}
     table.sort(lambda row: (order[row["part"]], order[row["family"]], row["method"], int(row["seed"])))
     write_summary(table.rows, norms, bottleneck.known(out), out, quick)

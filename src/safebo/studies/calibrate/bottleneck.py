@@ -19,7 +19,7 @@ from safebo.bounds import MartingaleMixture, intersection
 from safebo.domain import Cube, Grid
 from safebo.posterior import Posterior, scaled_columns
 from safebo.problems import RKHSProblem
-from safebo.studies.calibrate.cases import FAMILIES, KNOWN, YARDSTICK
+from safebo.studies.calibrate.cases import FAMILIES, HELD_OUT, KNOWN, YARDSTICK
 from safebo.studies.common import Row, Table, parallel
 
 FIELDS = ("family", "seed", "norm", "start", "bottleneck", "noise_sds", "half_width", "half_widths", "reach")
@@ -31,11 +31,11 @@ _DISTANCES = np.linspace(0.0, 2.0, 4001)  # lengthscales
 Case = tuple[str, int]
 
 
-def measure(out: Path, seeds: int, jobs: int) -> list[Row]:
+def measure(out: Path, seeds: list[int], jobs: int) -> list[Row]:
     """Rows of bottlenecks.csv, those that are missing computed first."""
     table = Table(out / "bottlenecks.csv", FIELDS, KEY)
     families = [name for name, family in FAMILIES.items() if family.dim == 2]
-    cases: list[Case] = [(name, seed) for seed in range(seeds) for name in families]
+    cases: list[Case] = [(name, seed) for seed in seeds for name in families]
     for row in parallel(estimate, [c for c in cases if dict(zip(KEY, c, strict=True)) not in table], jobs, "bottlenecks"):
         table.add(row)
     table.sort(lambda row: (families.index(row["family"]), int(row["seed"])))
@@ -93,7 +93,7 @@ def first_step(problem: RKHSProblem, margin: float) -> tuple[float, float]:
 
 def joined(ways: list[Row], rows: list[Row]) -> list[Row]:
     """Bottlenecks, the shortest reach first, with the experiments that each method of the study needed; None: not run."""
-    firsts = {(r["family"], r["method"], r["seed"]): r["first_solved"] for r in rows if r["part"] == "2-D"}
+    firsts = {(r["family"], r["method"], r["seed"]): r["first_solved"] for r in rows if r["part"] in ("2-D", HELD_OUT)}
     found = [way | {m: firsts.get((way["family"], m, way["seed"])) for m in ("default", KNOWN, YARDSTICK)} for way in ways]
     return sorted(found, key=lambda row: float(row["reach"]))
 

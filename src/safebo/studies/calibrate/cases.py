@@ -196,12 +196,13 @@ _ONE = ("1-D, norm 1..10", "1-D, norm 1..30")
 _REST = tuple(name for name, f in FAMILIES.items() if f.dim == 1 and name not in _ONE)
 _TWO = ("2-D, norm 1..10", "2-D, norm 1..30")
 _PUBLISHED = "scenario/paper/confidence/local"
+HELD_OUT = "2-D, held out"
 PARTS: dict[str, Part] = {
     "main": Part(_ONE, ("default", YARDSTICK, "true/mixture/confidence/global"), 300),
     "published": Part(_ONE, (_PUBLISHED, "scenario/paper/union/local", "scenario/paper/confidence/global"), 100),
     "conditions": Part(_REST, ("default", YARDSTICK), 60),
     "2-D": Part(_TWO, ("default", JOINT, YARDSTICK, KNOWN), 90),
-    "2-D, held out": Part(_TWO, ("default", YARDSTICK), 20, first=90),  # problems that no constant was chosen with
+    HELD_OUT: Part(_TWO, ("default", YARDSTICK), 20, first=90),  # problems that no constant was chosen with
     "3-D": Part(("3-D, norm 1..10",), ("default", YARDSTICK), 10),
     "6-D": Part(("6-D, norm 1..10",), ("default", YARDSTICK), 4),
     "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),
