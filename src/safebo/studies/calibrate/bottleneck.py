@@ -19,7 +19,7 @@ from safebo.bounds import MartingaleMixture, intersection
 from safebo.domain import Cube, Grid
 from safebo.posterior import Posterior, scaled_columns
 from safebo.problems import RKHSProblem
-from safebo.studies.calibrate.cases import FAMILIES, HELD_OUT, KNOWN, YARDSTICK
+from safebo.studies.calibrate.cases import FAMILIES, HELD_OUT, KNOWN, PARTS, YARDSTICK
 from safebo.studies.common import Row, Table, parallel
 
 FIELDS = ("family", "seed", "norm", "start", "bottleneck", "noise_sds", "half_width", "half_widths", "reach")
@@ -34,7 +34,7 @@ Case = tuple[str, int]
 def measure(out: Path, seeds: list[int], jobs: int) -> list[Row]:
     """Rows of bottlenecks.csv, those that are missing computed first."""
     table = Table(out / "bottlenecks.csv", FIELDS, KEY)
-    families = [name for name, family in FAMILIES.items() if family.dim == 2]
+    families = PARTS["2-D"].families
     cases: list[Case] = [(name, seed) for seed in seeds for name in families]
     for row in parallel(estimate, [c for c in cases if dict(zip(KEY, c, strict=True)) not in table], jobs, "bottlenecks"):
         table.add(row)

@@ -95,7 +95,15 @@ FAMILIES: dict[str, Family] = {
     "1-D, norm 1..30, threshold 50 %": Family(1, M32, HIGH, quantile=0.5),
     "2-D, norm 1..10": Family(2, Matern(1.5, 0.2), LOW, experiments=60),
     "2-D, norm 1..30": Family(2, Matern(1.5, 0.2), HIGH, experiments=60),
+    "2-D, norm 1..30, Matern 5/2": Family(2, Matern(2.5, 0.2), HIGH, experiments=60),
+    "2-D, norm 1..30, RBF": Family(2, RBF(0.2), HIGH, experiments=60),
+    "2-D, norm 1..30, noise 0.05": Family(2, Matern(1.5, 0.2), HIGH, noise=0.05, experiments=60),
+    "2-D, norm 1..30, threshold 50 %": Family(2, Matern(1.5, 0.2), HIGH, quantile=0.5, experiments=60),
+    "2-D, wrong kernel: Matern 5/2 for 3/2": Family(
+        2, Matern(1.5, 0.2), HIGH, model=Matern(2.5, 0.2), assumptions=False, experiments=60
+    ),
     "3-D, norm 1..10": Family(3, Matern(1.5, 0.3), LOW, experiments=50),
+    "3-D, norm 1..30": Family(3, Matern(1.5, 0.3), HIGH, experiments=50),
     "6-D, norm 1..10": Family(6, Matern(1.5, 0.6), LOW, experiments=50),
     "wrong kernel: Matern 5/2 for 3/2": Family(1, M32, HIGH, model=M52, assumptions=False),
     "wrong kernel: RBF for Matern 3/2": Family(1, M32, HIGH, model=RBF(0.1), assumptions=False),
@@ -195,6 +203,7 @@ class Part:
 _ONE = ("1-D, norm 1..10", "1-D, norm 1..30")
 _REST = tuple(name for name, f in FAMILIES.items() if f.dim == 1 and name not in _ONE)
 _TWO = ("2-D, norm 1..10", "2-D, norm 1..30")
+_TWO_REST = tuple(name for name, f in FAMILIES.items() if f.dim == 2 and name not in _TWO)
 _PUBLISHED = "scenario/paper/confidence/local"
 HELD_OUT = "2-D, held out"
 PARTS: dict[str, Part] = {
@@ -203,7 +212,8 @@ PARTS: dict[str, Part] = {
     "conditions": Part(_REST, ("default", YARDSTICK), 60),
     "2-D": Part(_TWO, ("default", JOINT, YARDSTICK, KNOWN), 90),
     HELD_OUT: Part(_TWO, ("default", YARDSTICK), 20, first=90),  # problems that no constant was chosen with
-    "3-D": Part(("3-D, norm 1..10",), ("default", YARDSTICK), 10),
+    "2-D conditions": Part(_TWO_REST, ("default", YARDSTICK), 20),
+    "3-D": Part(("3-D, norm 1..10", "3-D, norm 1..30"), ("default", YARDSTICK), 20),
     "6-D": Part(("6-D, norm 1..10",), ("default", YARDSTICK), 4),
     "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),
 }
