@@ -146,6 +146,19 @@ def draw_slices(ax: Any, name: str, rows: list[Row], through: str) -> None:
     ax.legend(loc="lower center", fontsize=7, ncols=3, frameon=False, handlelength=2.2, columnspacing=1.0)
 
 
+def explain(ax: Any) -> None:
+    """What the marks mean, in a panel of its own."""
+    scatter(ax, "initial", [], [], label="no bias")
+    scatter(ax, "best", [], [], label="best of the grid")
+    ax.plot([], [], **{**LINES["limit"], "label": "limit: reward 0"})
+    ax.fill_between([], [], color=LIGHT, label="some episodes fail (1-D)")
+    ax.plot([], [], ".", color=BLACK, ms=4, label="some episodes fail (2-D)")
+    ax.scatter(
+        [], [], s=40.0, facecolors="none", edgecolors=BLACK, linewidths=0.8, label="all episodes fail; smaller: some (beyond)"
+    )
+    ax.legend(loc="center", fontsize=9, frameon=False)
+
+
 def make(work: Work) -> Outcome:
     """All landscapes in one figure, and each as a CSV."""
     s = work.settings
@@ -165,6 +178,8 @@ def make(work: Work) -> Outcome:
     axes = figure.subplots(lines, min(3, len(panels)), squeeze=False).ravel()
     for ax in axes[len(panels) :]:
         ax.set_axis_off()
+    if len(axes) > len(panels):
+        explain(axes[len(panels)])
     ours = {}
     for ax, (name, through) in zip(axes, panels, strict=False):
         draw(ax, name, [row for row in rows if row["environment"] == name], through)
