@@ -137,7 +137,7 @@ def methods(lines: list[Row], parts: tuple[str, ...]) -> str:
         ("problems", "method", "unsafe runs (95 %)", "worst", "solved (95 %)", "median experiments to 95 %", "norm too small"),
         [
             (
-                _plain(line["family"]) + (", held out" if line["part"] == HELD_OUT else ""),
+                _problems(line["part"], line["family"]),
                 NAMES[line["method"]],
                 _unsafe(line),
                 _worst(line),
@@ -191,7 +191,7 @@ def goals(lines: list[Row]) -> str:
             f"{_median(ours)} (SafeOpt {_median(told)})",
         )
         cells = [cell if good else f"**{cell}**" for cell, good in zip(shown, met, strict=True)]
-        body.append((_plain(family) + (", held out" if part == HELD_OUT else ""), *cells))
+        body.append((_problems(part, family), *cells))
     return _table(("problems", "unsafe runs (below 1 %)", "solved", "median experiments (at most 1.2 times SafeOpt's)"), body)
 
 
@@ -264,6 +264,10 @@ def _table(head: tuple[str, ...], body: list[tuple[object, ...]]) -> str:
 
 def _plain(family: str) -> str:
     return family.replace("..", " to ")
+
+
+def _problems(part: str, family: str) -> str:
+    return _plain(family) + (", held out" if part == HELD_OUT else "")
 
 
 def _unsafe(line: Row, of: bool = True) -> str:

@@ -70,9 +70,9 @@ def main(out: Path, *, quick: bool = False, jobs: int = 0, seed: int = 0, stage:
         origin = provenance(**settings) | {"seconds": _seconds(out)}
         norm_report.write(out, data, found, _losses(out / "lstm.safetensors"), origin)
     if stage in ("unseen", "all"):
-        rows = unseen(data, out / "unseen", epochs=epochs, seed=seed, origin=provenance(**settings))
-        content = {"provenance": provenance(**settings), "explanation": norm_report.EXPLANATION, "errors": rows}
-        write_json(out / "unseen.json", content)
+        origin = provenance(**settings)
+        rows = unseen(data, out / "unseen", epochs=epochs, seed=seed, origin=origin)
+        write_json(out / "unseen.json", {"provenance": origin, "explanation": norm_report.EXPLANATION, "errors": rows})
 
 
 def unseen(data: Histories, out: Path, *, epochs: int, seed: int, origin: dict[str, Any]) -> list[dict[str, Any]]:
