@@ -34,7 +34,7 @@ def situation(seed, dim, kernel):
 
 
 @pytest.mark.parametrize("dim", [1, 2])
-@pytest.mark.parametrize("kernel", [Matern(0.5, 0.3), Matern(1.5, 0.3), Matern(2.5, 0.3, 4.0)])
+@pytest.mark.parametrize("kernel", [Matern(0.5, 0.3), Matern(1.5, 0.3), Matern(2.5, 0.3, 4.0), RBF(0.3), RBF(0.2, 4.0)])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_mean_square_norm_is_that_of_the_posterior(seed, kernel, dim):
     """For a known scale the mean of ||f||^2 at the nodes is tr(K^-1 cov) + mean' K^-1 mean."""
@@ -74,10 +74,10 @@ def test_norms_are_distributed_as_those_of_plain_draws(seed):
 
 
 @pytest.mark.parametrize("dim", [1, 2])
-def test_it_covers_functions_of_its_family_as_often_as_it_says(dim):
+@pytest.mark.parametrize("kernel", [Matern(1.5, 0.25), RBF(0.25)])
+def test_it_covers_functions_of_its_family_as_often_as_it_says(kernel, dim):
     """300 draws of the family, one query each; the bound at gamma = 0.1 fails for about 0.1 of them."""
-    kernel, s, noise = Matern(1.5, 0.25), 0.9, 0.01
-    failures = 0
+    noise, failures = 0.01, 0
     for seed in range(300):
         rng = np.random.default_rng((dim, seed))
         s = float(np.exp(rng.normal(0.0, 1.0)))
@@ -195,10 +195,10 @@ def test_the_bound_does_not_depend_on_the_unit_of_the_output(estimator, dim, fac
 
 def test_a_floor_that_does_not_serve_a_kernel_is_refused_before_the_run():
     norm = AdaptiveScenario(floor=PosteriorScenario())
-    for dim, kernel in ((2, RBF(0.3)), (3, Matern(1.5, 0.3))):
-        with pytest.raises(InvalidValueError, match=r"Matern kernels in one or two dimensions, got .* in [23]"):
+    for dim, kernel in ((3, RBF(0.3)), (4, Matern(1.5, 0.3))):
+        with pytest.raises(InvalidValueError, match=r"Matern and RBF kernels in one or two dimensions, got .* in [34]"):
             SafeOptimizer(Box.unit(dim), 0.0, kernel=kernel, norm=norm)
-        with pytest.raises(InvalidValueError, match=r"Matern kernels in one or two dimensions, got .* in [23]"):
+        with pytest.raises(InvalidValueError, match=r"Matern and RBF kernels in one or two dimensions, got .* in [34]"):
             SafeOptimizer(Box.unit(dim), 0.0, kernel=kernel, norm=Scenario(floor=PosteriorScenario()))
     SafeOptimizer(Box.unit(3), 0.0, kernel=Matern(1.5, 0.3), norm=AdaptiveScenario(floor=LSTMNorm()))
 
@@ -211,23 +211,24 @@ def test_the_default_norm_and_acquisition_follow_the_dimension():
         settings = SafeOptimizer(Box.unit(dim), 0.0, **options).state.settings
         return settings.outputs[0].norm, settings.acquisition
 
-    assert defaults(1, kernel=matern) == (one, "joint")
-    assert defaults(2, kernel=matern) == defaults(2, kernel=Matern(2.5, (0.2, 0.3))) == (both, "directed")
-    assert defaults(2, kernel=rbf) == (one, "directed")
+    assert defaults(1, kernel=matern) == (one, "joint") and defaults(1, kernel=rbf) == (both, "joint")
+    assert (
+        defaults(2, kernel=matern) == defaults(2, kernel=rbf) == defaults(2, kernel=Matern(2.5, (0.2, 0.3))) == (both, "directed")
+    )
     for kernel, own, expected in (
-        (matern, rbf, [both, one]),
-        (rbf, matern, [one, both]),
-        (matern, None, [both, both]),
-        (rbf, None, [one, one]),
+        (matern, rbf, [one, both]),
+        (rbf, matern, [both, one]),
+        (matern, None, [one, one]),
+        (rbf, None, [both, both]),
     ):
-        opt = SafeOptimizer(Box.unit(2), 0.0, kernel=kernel, constraints={"heat": Constraint(0.0, own)})
+        opt = SafeOptimizer(Box.unit(1), 0.0, kernel=kernel, constraints={"heat": Constraint(0.0, own)})
         assert [o.norm for o in opt.state.outputs] == expected
     given = {"heat": Constraint(0.0, rbf, norm=Fixed(3.0)), "rest": Constraint(0.0)}
     opt = SafeOptimizer(Box.unit(2), 0.0, kernel=matern, constraints=given)
     assert [o.norm for o in opt.state.outputs] == [both, Fixed(3.0), both]
     assert defaults(2, kernel=matern, screening=LSTMNorm()) == (both, "joint")
     assert defaults(2, kernel=matern, acquisition="joint", norm=one) == (one, "joint")
-    assert defaults(3, kernel=matern) == (one, "joint")
+    assert defaults(3, kernel=matern) == defaults(3, kernel=rbf) == (one, "joint")
 
 
 def test_bad_settings_are_named():
@@ -237,8 +238,8 @@ def test_bad_settings_are_named():
         PosteriorScenario(m=0.5)
     with pytest.raises(InfeasibleScenarioError, match="smallest m that works is 459"):
         PosteriorScenario(m=100)
-    for kernel, dim in ((Matern(1.5, 0.2), 3), (RBF(0.2), 2)):
-        with pytest.raises(InvalidValueError, match=r"for Matern kernels in one or two dimensions, got .*: use AdaptiveScenario"):
+    for kernel, dim in ((Matern(1.5, 0.2), 3), (RBF(0.2), 3)):
+        with pytest.raises(InvalidValueError, match=r"for Matern and RBF kernels in one or two dimensions, got .*: use Adaptive"):
             SafeOptimizer(Box.unit(dim), 0.0, kernel=kernel, norm=PosteriorScenario())
 
 

@@ -110,3 +110,18 @@ def test_bottlenecks_by_reach():
 def test_study_rows_are_those_of_its_summary():
     lines = json.loads((fill_docs.ROOT / "results/study/summary.json").read_text())["methods"]
     assert len(fill_docs.published(lines).splitlines()) == 2 + len(lines)
+
+
+def test_alternatives_by_hand():
+    """Two groups: the published bound is half the norm in one, so the factor is 2 (quantiles of equal values)."""
+    rows = [
+        {"norm": "5", "width": width, "samples": n, "local_norm": "2.0", "scenario": s, "largest": "2.0", "adaptive": "8", "posterior": "1"}
+        for width, n, s in (("0.1", "1", "1.0"), ("0.3", "3", "4.0"), ("1.0", "8", "4.0"))
+    ]  # fmt: skip
+    text = fill_docs.alternatives(rows * 4)
+    assert "| `Scenario`, as published | 0 to 100 % | 1 | 0.5 | 2.0 | 2.0 |" in text
+    assert "nothing discarded | 100 to 100 % | 0 | 1.0 | 1.0 | 1.0 |" in text
+    assert "`Scenario` times 2.0," in text and "in every row | 100 to 100 % | 0 | 1.0 | 4.0 | 4.0 |" in text
+    assert "| `PosteriorScenario` | 0 to 0 % | 3 | 0.5 | 0.5 | 0.5 |" in text
+    assert "| the larger of the last two | 100 to 100 % | 0 | 4.0 | 4.0 | 4.0 |" in text
+    assert "of 3 rows below 97 %" in text

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from safebo.analysis import Analysis, analyse, joint_interval, repeat, rules_of
 from safebo.bounds import ConfidenceBound, MartingaleMixture
-from safebo.domain import Box, Cube, DoublingCubes, GlobalDomain, Locality, resolve_points_per_axis
+from safebo.domain import Box, Cube, GlobalDomain, Locality, default_cubes, resolve_points_per_axis
 from safebo.exceptions import (
     AlreadyToldError,
     InvalidValueError,
@@ -87,13 +87,14 @@ class SafeOptimizer:
     kernel            on the unit cube: lengthscale 0.1 is a tenth of each parameter's range
     noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
                       (scale your outputs to order sqrt(outputscale): the norm estimators have a scale, or a prior of it)
-    norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale; in two dimensions with Matern
-                      kernels with `PosteriorScenario` as its floor), `PosteriorScenario` (learned from all samples together),
-                      `Scenario` (the paper's), `Fixed` (guessed), `Hoeffding` (2024)
+    norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale; in two dimensions, and in
+                      one with an RBF kernel, with `PosteriorScenario` as its floor), `PosteriorScenario` (learned from all
+                      samples together), `Scenario` (the paper's), `Fixed` (guessed), `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
     delta             failure probability of the confidence intervals, shared over all limits
-    cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale to four of them), the paper's
-                      `LocalCubes(n, delta)`, another locality, or None for the global domain only
+    cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale, in three and four dimensions from
+                      less, to four of them), the paper's `LocalCubes(n, delta)`, another locality, or None for the global
+                      domain only
     points_per_axis   grid of every sub-domain
     safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
     acquisition       "auto" (default: "directed" in two dimensions without `screening`, else "joint"), "joint" (the most
@@ -573,7 +574,7 @@ def _locality(cubes: Locality | Literal["auto"] | None, outputs: tuple[Output, .
     """What `cubes` stands for."""
     if isinstance(cubes, str) and cubes == "auto":
         shortest = min(float(output.kernel.lengthscales(dim).min()) for output in outputs)
-        return DoublingCubes(n=5, smallest=0.25 * shortest)
+        return default_cubes(shortest, dim)
     return GlobalDomain() if cubes is None else cubes
 
 

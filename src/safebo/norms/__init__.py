@@ -1,6 +1,6 @@
 """Norm estimators: an upper bound B_t on the RKHS norm of the unknown function in one sub-domain."""
 
-from safebo.kernels import StationaryKernel
+from safebo.kernels import RBF, StationaryKernel
 from safebo.norms.adaptive import AdaptiveScenario
 from safebo.norms.base import NormEstimator, NormFloor, NormQuery
 from safebo.norms.conditioned import PosteriorScenario
@@ -11,11 +11,11 @@ from safebo.norms.scenario import Scenario
 
 
 def default_norm(kernel: StationaryKernel, dim: int) -> NormEstimator:
-    """What `SafeOptimizer` uses for an output unless told otherwise: `AdaptiveScenario`, in 2-D not below `PosteriorScenario`.
+    """What `SafeOptimizer` uses for an output: `AdaptiveScenario`, in 2-D and for RBF kernels not below `PosteriorScenario`.
 
     There the two together were measured (docs/guarantees.md): the larger bound holds if either family contains the function.
     """
-    served = dim == 2 and PosteriorScenario.serves(kernel, dim)
+    served = (dim == 2 or isinstance(kernel, RBF)) and PosteriorScenario.serves(kernel, dim)
     return AdaptiveScenario(floor=PosteriorScenario()) if served else AdaptiveScenario()
 
 

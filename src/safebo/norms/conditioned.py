@@ -20,6 +20,10 @@ A draw from the posterior (Matheron's rule), with standard normal z, e, e' and R
 
 T depends on the shape of the sub-domain alone and is kept.
 
+RBF kernels: the restriction of a function to a box has the norm of the whole function, however small the box, while interpolants
+at nodes do not. With the term `_JITTER` on K_c the number here is at least the norm of some function that is within 1e-4 ||f|| of f
+at every node, and certificates speak about that function.
+
 What Theorem 1 then says: with confidence 1 - kappa the result exceeds the norm of f with probability 1 - gamma given everything
 measured so far, provided f is a draw from this family.
 """
@@ -36,7 +40,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.exceptions import InvalidValueError
-from safebo.kernels import Matern, StationaryKernel, convolved
+from safebo.kernels import RBF, Matern, StationaryKernel, convolved
 from safebo.norms.base import NormFloor, NormQuery, check_served, count, positive, probability
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import discards, select
@@ -53,7 +57,7 @@ _RESOLVED = 1e-10  # eigenvalues of the samples' correlations below this are rou
 
 @dataclass(frozen=True)
 class PosteriorScenario:
-    """Algorithm 3 with functions from the posterior given all samples, for Matern kernels in one or two dimensions.
+    """Algorithm 3 with functions from the posterior given all samples, for Matern and RBF kernels in one or two dimensions.
 
     median, spread: a priori the standard deviation of f is log-normal with this median, in units of sqrt(outputscale), and this
     standard deviation of its logarithm.
@@ -83,18 +87,18 @@ class PosteriorScenario:
         return select(np.sort(self.norms(query)), self.discards, floor)
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
-        """Refuse what nodes cannot resolve: more dimensions, and kernels so smooth that their matrices are singular."""
+        """Refuse more dimensions, which nodes cannot resolve, and kernels whose convolution with themselves is not known."""
         check_served(self.floor, kernel, dim)
         if not self.serves(kernel, dim):
             raise InvalidValueError(
-                f"PosteriorScenario is for Matern kernels in one or two dimensions, got {kernel!r} in {dim}: "
+                f"PosteriorScenario is for Matern and RBF kernels in one or two dimensions, got {kernel!r} in {dim}: "
                 "use AdaptiveScenario()."
             )
 
     @staticmethod
     def serves(kernel: StationaryKernel, dim: int) -> bool:
         """Whether it is made for this kernel in this many dimensions."""
-        return isinstance(kernel, Matern) and dim in _MOST
+        return isinstance(kernel, (Matern, RBF)) and dim in _MOST
 
     def norms(self, query: NormQuery) -> FloatArray:
         """||rho_j||_c of m functions, (m,), in the order they were drawn."""

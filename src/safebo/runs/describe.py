@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from safebo.bounds import MartingaleMixture, Paper
-from safebo.domain import Cube, DoublingCubes, GlobalDomain, LocalCubes
+from safebo.domain import Cube, DoublingCubes, GlobalDomain, LocalCubes, default_cubes
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, PosteriorScenario, Scenario, default_norm
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import OBJECTIVE, Output, guarantee
@@ -142,8 +142,7 @@ def differences(settings: Settings) -> list[Difference]:
     if abs(delta - usual.outputs[0].delta) > 1e-12:
         found.append(Difference("delta", f"{delta:g}", f"{usual.outputs[0].delta:g}"))
     shortest = min(float(o.kernel.lengthscales(settings.domain.dim).min()) for o in settings.outputs)
-    automatic = DoublingCubes(n=5, smallest=0.25 * shortest)
-    if settings.locality != automatic:
+    if settings.locality != default_cubes(shortest, settings.domain.dim):
         found.append(Difference("cubes", _show(settings.locality), "auto"))
     for name in (f.name for f in fields(Settings) if f.name not in ("domain", "outputs", "locality", "seed")):
         mine, default = getattr(settings, name), None if name == "screening" else getattr(usual, name)
