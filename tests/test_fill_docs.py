@@ -113,11 +113,10 @@ def test_study_rows_are_those_of_its_summary():
 
 
 def test_alternatives_by_hand():
-    """Two groups: the published bound is half the norm in one, so the factor is 2 (quantiles of equal values)."""
-    rows = [
-        {"norm": "5", "width": width, "samples": n, "local_norm": "2.0", "scenario": s, "largest": "2.0", "adaptive": "8", "posterior": "1"}
-        for width, n, s in (("0.1", "1", "1.0"), ("0.3", "3", "4.0"), ("1.0", "8", "4.0"))
-    ]  # fmt: skip
+    """Three groups: the published bound is half the norm in one, so the factor is 2 (quantiles of equal values)."""
+    common = {"norm": "5", "local_norm": "2.0", "largest": "2.0", "adaptive": "8", "posterior": "1"}
+    groups = (("0.1", "1", "1.0"), ("0.3", "3", "4.0"), ("1.0", "8", "4.0"))
+    rows = [common | {"width": width, "samples": n, "scenario": bound} for width, n, bound in groups]
     text = fill_docs.alternatives(rows * 4)
     assert "| `Scenario`, as published | 0 to 100 % | 1 | 0.5 | 2.0 | 2.0 |" in text
     assert "nothing discarded | 100 to 100 % | 0 | 1.0 | 1.0 | 1.0 |" in text

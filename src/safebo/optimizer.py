@@ -92,9 +92,9 @@ class SafeOptimizer:
                       samples together), `Scenario` (the paper's), `Fixed` (guessed), `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
     delta             failure probability of the confidence intervals, shared over all limits
-    cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale, in three and four dimensions from
-                      less, to four of them), the paper's `LocalCubes(n, delta)`, another locality, or None for the global
-                      domain only
+    cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale, in three and four dimensions
+                      from less, to four of them), the paper's `LocalCubes(n, delta)`, another locality, or None for the
+                      global domain only
     points_per_axis   grid of every sub-domain
     safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
     acquisition       "auto" (default: "directed" in two dimensions without `screening`, else "joint"), "joint" (the most
