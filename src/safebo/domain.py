@@ -283,8 +283,8 @@ def default_cubes(lengthscale: float, dim: int) -> DoublingCubes:
     """Edges from a quarter of a lengthscale, in three and four dimensions from less, to four lengthscales.
 
     The first step from a start with a small margin is often less than a hundredth of a lengthscale. In three and four dimensions
-    the smallest cubes are such that their default grid is as fine as in two: with a quarter of a lengthscale 6 of 40 runs in three
-    dimensions found no point of the grid that near. Beyond, more sizes take more time than most runs have.
+    the smallest cubes are such that their default grid is as fine as in two: with a quarter of a lengthscale 6 of 40 runs in
+    three found no point of the grid that near. Beyond, more sizes take more time than most runs have.
     """
     n = {3: 7, 4: 8}.get(dim, 5)
     return DoublingCubes(n=n, smallest=4.0 * lengthscale / 2.0 ** (n - 1))
