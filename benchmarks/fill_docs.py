@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from safebo.norms import Scenario
 from safebo.studies.calibrate import bottleneck
 from safebo.studies.calibrate.cases import BOUNDS, ESTIMATORS, HELD_OUT, JOINT, KNOWN, PLACES, RULES, YARDSTICK
 from safebo.studies.common import Row, rate_interval
@@ -138,15 +139,17 @@ def alternatives(norms: list[Row]) -> str:
     for row in norms:
         groups.setdefault((row["norm"], row["width"], row["samples"]), []).append(row)
 
+    fewest = min(len(mine) for mine in groups.values())  # of an interrupted study what all have
+
     def ratios(name: str) -> np.ndarray:  # (groups, functions)
-        return np.array([[float(row[name]) / float(row["local_norm"]) for row in mine] for mine in groups.values()])
+        return np.array([[float(row[name]) / float(row["local_norm"]) for row in mine[:fewest]] for mine in groups.values()])
 
     published = ratios("scenario")
     factor = 1.0 / np.quantile(published, 0.02, axis=1).min()
     body = []
     for name, found in (
         ("`Scenario`, as published", published),
-        ("the largest of its 1000 norms, nothing discarded", ratios("largest")),
+        (f"the largest of its {Scenario().m} norms, nothing discarded", ratios("largest")),
         (f"`Scenario` times {factor:.1f}, the factor that covers 98 % in every row", factor * published),
         ("`AdaptiveScenario`", ratios("adaptive")),
         ("`PosteriorScenario`", ratios("posterior")),
@@ -201,7 +204,7 @@ def conditions(lines: list[Row]) -> str:
 
 def goals(lines: list[Row]) -> str:
     """What was aimed at, for every family that satisfies the assumptions, and whether it is met."""
-    share = {"main": 0.95, "conditions": 0.95, "2-D": 0.9, HELD_OUT: 0.9, "2-D conditions": 0.9}
+    share = {"main": 0.95, "conditions": 0.95, "2-D": 0.9, HELD_OUT: 0.9, "2-D conditions": 0.9, "3-D": None, "6-D": None}
     mine = {(line["part"], line["family"], line["method"]): line for line in lines if line["assumptions"]}
     body = []
     for part, family in dict.fromkeys((part, family) for part, family, _ in mine if part in share):
@@ -212,10 +215,11 @@ def goals(lines: list[Row]) -> str:
         medians = [
             np.inf if line["median_experiments_to_95"] is None else line["median_experiments_to_95"] for line in (ours, told)
         ]
-        met = (unsafe < 0.01, solved >= share[part], medians[0] <= 1.2 * medians[1])
+        wanted = share[part]
+        met = (unsafe < 0.01, wanted is None or solved >= wanted, medians[0] <= 1.2 * medians[1])
         shown = (
             f"{ours['unsafe_runs']} of {ours['runs']}",
-            f"{ours['solved']} of {ours['runs']} ({100 * solved:.1f} %; goal {100 * share[part]:.0f} %)",
+            f"{ours['solved']} of {ours['runs']} ({100 * solved:.1f} %; {f'goal {100 * wanted:.0f} %' if wanted else 'no goal'})",
             f"{_median(ours)} (SafeOpt {_median(told)})",
         )
         cells = [cell if good else f"**{cell}**" for cell, good in zip(shown, met, strict=True)]

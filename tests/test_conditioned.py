@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from safebo.norms import LSTMNorm, NormQuery
 from safebo.norms import conditioned as module
 from safebo.norms.scales import LOG_SCALES
 from safebo.posterior import Posterior
+from safebo.problems import RKHSProblem
+from safebo.rkhs import random_function
 from tests.references import conditioned as naive
 from tests.references.heading import correlations
 
@@ -125,8 +128,24 @@ def test_edges_are_rounded_up_and_powers_of_two_are_exact(edge):
         assert rounded == edge
 
 
-def test_repeated_and_crowded_samples_are_no_problem():
-    kernel = Matern(2.5, 0.3)
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("edge", [0.25, 1.0, 2.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_rbf_norm_is_at_least_that_of_a_function_close_by(seed, edge, dim):
+    """|T f| >= ||g|| for the g that the regularised interpolation gives, and |f - g| <= 1e-4 sqrt(outputscale) ||f|| at nodes."""
+    kernel = RBF(0.2, 4.0)
+    f = random_function(kernel, dim, 20.0, seed, 200)
+    box = module._box((edge,) * dim, kernel)
+    nodes = 0.3 + box.nodes
+    values, gram = f(nodes), kernel(nodes, nodes)
+    weights = np.linalg.solve(gram + 4e-8 * np.eye(len(nodes)), values)
+    g, norm = gram @ weights, np.sqrt(weights @ gram @ weights)
+    assert module._DISCRETE * np.linalg.norm(box.transform @ values) / 2.0 >= norm * (1.0 - 1e-6)
+    assert np.abs(values - g).max() <= 2e-4 * f.norm
+
+
+@pytest.mark.parametrize("kernel", [Matern(2.5, 0.3), RBF(0.3)])
+def test_repeated_and_crowded_samples_are_no_problem(kernel):
     x = np.concatenate([np.full((6, 2), 0.5), 0.5 + 1e-7 * np.arange(12).reshape(6, 2)])
     y = 0.3 + 0.01 * np.random.default_rng(0).standard_normal(12)
     found = PosteriorScenario().estimate(query(kernel, x, y, [0.4, 0.4], [0.6, 0.6], 0.01))
@@ -183,12 +202,13 @@ def test_as_a_floor_it_gives_the_larger_of_both_bounds(seed, dim):
     "estimator", [PosteriorScenario(), AdaptiveScenario(), AdaptiveScenario(floor=PosteriorScenario())], ids=repr
 )
 @pytest.mark.parametrize(("dim", "factor"), [(1, 0.1), (2, 0.1), (2, 1e5)])
-def test_the_bound_does_not_depend_on_the_unit_of_the_output(estimator, dim, factor):
+@pytest.mark.parametrize("family", [partial(Matern, 1.5), RBF], ids=["matern", "rbf"])
+def test_the_bound_does_not_depend_on_the_unit_of_the_output(family, estimator, dim, factor):
     """Values, noise and output scale in another unit: the norm, which is relative to the output scale, stays."""
     x, y, _ = situation(4, dim, None)
     low, high = np.full(dim, 0.2), np.full(dim, 0.5)
-    found = estimator.estimate(query(Matern(1.5, 0.3), x, y, low, high))
-    other = estimator.estimate(query(Matern(1.5, 0.3, factor**2), x, factor * y, low, high, noise=0.05 * factor))
+    found = estimator.estimate(query(family(0.3), x, y, low, high))
+    other = estimator.estimate(query(family(0.3, factor**2), x, factor * y, low, high, noise=0.05 * factor))
     # rounding may turn the eigenvectors that PosteriorScenario draws in: other numbers, the same distribution
     assert other == pytest.approx(found, rel=1e-5 if estimator == AdaptiveScenario() else 0.15)
 
@@ -260,3 +280,23 @@ def test_the_written_out_correlations_are_the_ones_used():
     kernel = Matern(1.5, 0.2)
     x = np.random.default_rng(0).random((5, 2))
     assert np.allclose(correlations(kernel, x, x), module.convolved(kernel, 2)(x, x), atol=1e-9)
+
+
+@pytest.mark.parametrize(("kernel", "dim", "experiments"), [(RBF(0.2), 1, 12), (RBF(0.2), 2, 6), (Matern(1.5, 0.4), 4, 3)])
+def test_defaults_go_on_safely_where_they_differ_from_the_rest(kernel, dim, experiments):
+    """RBF kernels, whose norm has a floor, and four dimensions, whose cubes are smaller: first steps, none unsafe."""
+    for seed in (1, 2):
+        problem = RKHSProblem.sample(
+            dim, 6.0, seed, kernel=kernel, noise=0.01, threshold_quantile=0.3, initial_quantiles=(0.4, 0.5)
+        )
+        opt = SafeOptimizer(problem.domain, problem.threshold, kernel=kernel, noise=0.01, seed=seed)
+        rng, best = np.random.default_rng(seed), problem.initial_value
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            opt.tell(problem.initial, problem.measure(problem.initial, rng))
+            for _ in range(experiments):
+                trial = opt.ask()
+                assert trial is not None and problem.is_safe(trial.params)
+                opt.tell(trial, problem.measure(trial.params, rng))
+                best = max(best, problem.value(trial.params))
+        assert best > problem.initial_value

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from safebo import RBF, Box, Constraint, Fixed, Hoeffding, LSTMNorm, Matern, PosteriorScenario, SafeOptimizer, Scenario, presets
+from safebo import (
+    RBF,
+    AdaptiveScenario,
+    Box,
+    Constraint,
+    Fixed,
+    Hoeffding,
+    LSTMNorm,
+    Matern,
+    PosteriorScenario,
+    SafeOptimizer,
+    Scenario,
+    presets,
+)
 from safebo.exceptions import ScaleWarning
 from safebo.runs import describe
 
@@ -81,6 +94,7 @@ def test_nothing_to_warn_about():
         ({"min_width": 0.001}, {}, "below its noise"),
         ({"constraints": {"heat": Constraint(upper=100.0)}}, {}, "far from values of order 1"),
         ({"norm": Scenario()}, {}, "no slack"),
+        ({"kernel": RBF(0.2), "norm": AdaptiveScenario()}, {}, "by up to 38 %: use a Matern kernel"),
         ({"falsify": False}, {}, "falsify is off"),
         ({"safe_set": "union"}, {}, "more sensitive"),
         ({}, {"plant": {"type": "socket"}}, r"no [start]"),
@@ -96,7 +110,21 @@ def test_warnings(options, run, word):
 
 def test_a_coarse_default_grid():
     five = Box({f"x{i}": (0.0, 1.0) for i in range(5)})
-    assert "NO_CANDIDATES" in describe.cautions(settings(five, 0.0), RUN)[0]
+    given = settings(five, 0.0)
+    found = describe.cautions(given, RUN)[0]
+    assert "NO_CANDIDATES" in found and f"smallest = {given.outputs[0].kernel.lengthscales(5).min() / 64.0:.2g} }}" in found
+    for dim in (1, 2, 3, 4):
+        assert describe.cautions(settings(Box.unit(dim), 0.0), RUN) == []
+
+
+def test_an_rbf_kernel_beyond_two_parameters_deserves_a_second_look():
+    for dim, number in ((1, 0), (2, 0), (3, 1)):
+        found = describe.cautions(settings(Box.unit(dim), 0.0, kernel=RBF(0.2)), RUN)
+        assert sum("Matern kernel" in text for text in found) == number == len(found)
+    assert describe.cautions(settings(Box.unit(1), 0.0, kernel=RBF(0.2), cubes=None, norm=AdaptiveScenario()), RUN) == []
+
+
+def test_bounds_as_printed():
     assert "as printed" in "".join(describe.cautions(presets.algorithm_1(BOX, 0.0).state.settings, RUN))
 
 

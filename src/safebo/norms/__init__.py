@@ -11,7 +11,7 @@ from safebo.norms.scenario import Scenario
 
 
 def default_norm(kernel: StationaryKernel, dim: int) -> NormEstimator:
-    """What `SafeOptimizer` uses for an output: `AdaptiveScenario`, in 2-D and for RBF kernels not below `PosteriorScenario`.
+    """What `SafeOptimizer` uses for an output: `AdaptiveScenario`, not below `PosteriorScenario` in 2-D, nor in 1-D with RBF.
 
     There the two together were measured (docs/guarantees.md): the larger bound holds if either family contains the function.
     """

@@ -21,8 +21,9 @@ A draw from the posterior (Matheron's rule), with standard normal z, e, e' and R
 T depends on the shape of the sub-domain alone and is kept.
 
 RBF kernels: the restriction of a function to a box has the norm of the whole function, however small the box, while interpolants
-at nodes do not. With the term `_JITTER` on K_c the number here is at least the norm of some function that is within 1e-4 ||f||
-of f at every node, and certificates speak about that function.
+at nodes do not. With the term `_JITTER` on K_c, |T f(c)| is at least the norm of a function g with |f - g| <= 1e-4
+sqrt(outputscale) ||f|| at every node (but for the eigenvectors left out). So the bound is one for g, and certificates are off by
+that difference, which no interval includes: far below the noise of most measurements, but not zero.
 
 What Theorem 1 then says: with confidence 1 - kappa the result exceeds the norm of f with probability 1 - gamma given everything
 measured so far, provided f is a draw from this family.
