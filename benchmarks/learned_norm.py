@@ -29,21 +29,24 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def methods() -> dict[str, dict[str, Any]]:
+def methods(dim: int = 1) -> dict[str, dict[str, Any]]:
     """Name -> settings of the optimizer."""
-    from safebo import AdaptiveScenario, LSTMNorm, SafeOptimizer, Scenario, presets
+    from safebo import AdaptiveScenario, LSTMNorm, PosteriorScenario, SafeOptimizer, Scenario, presets
+
+    learned = LSTMNorm(0.9)
+    floor = learned if dim == 1 else PosteriorScenario(floor=learned)  # in two dimensions the default has a floor already
 
     published = {
         "scenario": {"norm": Scenario()},
         "screening": {"norm": Scenario(), "screening": LSTMNorm()},
         "floor": {"norm": Scenario(floor=LSTMNorm())},
-        "floor, level 0.9": {"norm": Scenario(floor=LSTMNorm(0.9))},
+        "floor, level 0.9": {"norm": Scenario(floor=learned)},
         "both": {"norm": Scenario(floor=LSTMNorm()), "screening": LSTMNorm()},
     }
     default = {
         "default": {},
         "default, screening": {"screening": LSTMNorm()},
-        "default, floor, level 0.9": {"norm": AdaptiveScenario(floor=LSTMNorm(0.9))},
+        "default, floor, level 0.9": {"norm": AdaptiveScenario(floor=floor)},
     }
     return {name: {"make": presets.algorithm_4, **given} for name, given in published.items()} | {
         name: {"make": SafeOptimizer, **given} for name, given in default.items()
@@ -63,7 +66,7 @@ def run(job: tuple[str, str, int]) -> dict[str, Any]:
         "noise": problem.noise,
         "points_per_axis": given["points"],
         "seed": seed,
-        **methods()[method],
+        **methods(given["dim"])[method],
     }
     optimizer = settings.pop("make")(problem.domain, problem.threshold, **settings)
     plant, values, margins, seconds = problem.plant(seed), list[float](), [0.0], 0.0
