@@ -94,7 +94,7 @@ def test_nothing_to_warn_about():
         ({"min_width": 0.001}, {}, "below its noise"),
         ({"constraints": {"heat": Constraint(upper=100.0)}}, {}, "far from values of order 1"),
         ({"norm": Scenario()}, {}, "no slack"),
-        ({"kernel": RBF(0.2), "norm": AdaptiveScenario()}, {}, "by up to 38 %: use a Matern kernel"),
+        ({"kernel": RBF(0.2), "norm": AdaptiveScenario()}, {}, "by up to 40 %: use a Matern kernel"),
         ({"falsify": False}, {}, "falsify is off"),
         ({"safe_set": "union"}, {}, "more sensitive"),
         ({}, {"plant": {"type": "socket"}}, r"no [start]"),
