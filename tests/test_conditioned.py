@@ -282,21 +282,18 @@ def test_the_written_out_correlations_are_the_ones_used():
     assert np.allclose(correlations(kernel, x, x), module.convolved(kernel, 2)(x, x), atol=1e-9)
 
 
-@pytest.mark.parametrize(("kernel", "dim", "experiments"), [(RBF(0.2), 1, 12), (RBF(0.2), 2, 6), (Matern(1.5, 0.4), 4, 3)])
+@pytest.mark.parametrize(("kernel", "dim", "experiments"), [(RBF(0.2), 1, 6), (RBF(0.2), 2, 4), (Matern(1.5, 0.4), 4, 2)])
 def test_defaults_go_on_safely_where_they_differ_from_the_rest(kernel, dim, experiments):
     """RBF kernels, whose norm has a floor, and four dimensions, whose cubes are smaller: first steps, none unsafe."""
-    for seed in (1, 2):
-        problem = RKHSProblem.sample(
-            dim, 6.0, seed, kernel=kernel, noise=0.01, threshold_quantile=0.3, initial_quantiles=(0.4, 0.5)
-        )
-        opt = SafeOptimizer(problem.domain, problem.threshold, kernel=kernel, noise=0.01, seed=seed)
-        rng, best = np.random.default_rng(seed), problem.initial_value
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            opt.tell(problem.initial, problem.measure(problem.initial, rng))
-            for _ in range(experiments):
-                trial = opt.ask()
-                assert trial is not None and problem.is_safe(trial.params)
-                opt.tell(trial, problem.measure(trial.params, rng))
-                best = max(best, problem.value(trial.params))
-        assert best > problem.initial_value
+    problem = RKHSProblem.sample(dim, 6.0, 1, kernel=kernel, noise=0.01, threshold_quantile=0.3, initial_quantiles=(0.4, 0.5))
+    opt = SafeOptimizer(problem.domain, problem.threshold, kernel=kernel, noise=0.01, seed=1)
+    rng, best = np.random.default_rng(1), problem.initial_value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opt.tell(problem.initial, problem.measure(problem.initial, rng))
+        for _ in range(experiments):
+            trial = opt.ask()
+            assert trial is not None and problem.is_safe(trial.params)
+            opt.tell(trial, problem.measure(trial.params, rng))
+            best = max(best, problem.value(trial.params))
+    assert best > problem.initial_value
