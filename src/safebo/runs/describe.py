@@ -142,8 +142,7 @@ def differences(settings: Settings) -> list[Difference]:
     delta = sum(share[1] for share in given.shares.values())
     if abs(delta - usual.outputs[0].delta) > 1e-12:
         found.append(Difference("delta", f"{delta:g}", f"{usual.outputs[0].delta:g}"))
-    shortest = min(float(o.kernel.lengthscales(settings.domain.dim).min()) for o in settings.outputs)
-    if settings.locality != default_cubes(shortest, settings.domain.dim):
+    if settings.locality != default_cubes(_shortest(settings), settings.domain.dim):
         found.append(Difference("cubes", _show(settings.locality), "auto"))
     for name in (f.name for f in fields(Settings) if f.name not in ("domain", "outputs", "locality", "seed")):
         mine, default = getattr(settings, name), None if name == "screening" else getattr(usual, name)
@@ -173,18 +172,17 @@ def cautions(settings: Settings, run: Mapping[str, Any], *, begun: bool = False)
     kind = plant.get("type", "manual")
     spacing = _finest(settings)
     if spacing > COARSE:
-        shortest = min(float(o.kernel.lengthscales(settings.domain.dim).min()) for o in settings.outputs)
         found.append(
             f"The finest grid has {spacing:.2g} lengthscales between its points; the first steps may be missed (NO_CANDIDATES). "
-            f"Use smaller cubes, such as cubes = {{ type = 'doubling', n = 9, smallest = {shortest / 64.0:.2g} }}, or more "
-            "points_per_axis."
+            f"Use smaller cubes, such as cubes = {{ type = 'doubling', n = 9, smallest = {_shortest(settings) / 64.0:.2g} }}, or "
+            "more points_per_axis."
         )
     for output in settings.outputs:
         alone = isinstance(output.norm, AdaptiveScenario) and not _both(output)
         if alone and isinstance(output.kernel, RBF) and not isinstance(settings.locality, GlobalDomain):
             found.append(
-                f"With the RBF kernel of {output.name!r} this norm bound came out too small in most sub-domains that were looked "
-                "at, by up to 40 %: use a Matern kernel, or, with one or two parameters, the default norm."
+                f"With the RBF kernel of {output.name!r} this norm bound was too small for a third of the certificates that "
+                "were looked at, by up to 40 %: use a Matern kernel, or, with one or two parameters, the default norm."
             )
         if output.min_width < output.noise:
             found.append(
@@ -243,6 +241,11 @@ def _missing(plant: Mapping[str, Any]) -> str:
 def _both(output: Output) -> bool:
     """Whether the norm is not below what all samples together say."""
     return isinstance(output.norm, AdaptiveScenario) and isinstance(output.norm.floor, PosteriorScenario)
+
+
+def _shortest(settings: Settings) -> float:
+    """The shortest lengthscale of all outputs."""
+    return min(float(output.kernel.lengthscales(settings.domain.dim).min()) for output in settings.outputs)
 
 
 def _finest(settings: Settings) -> float:
