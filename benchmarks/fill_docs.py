@@ -19,7 +19,7 @@ import numpy as np
 
 from safebo.norms import Scenario
 from safebo.studies.calibrate import bottleneck
-from safebo.studies.calibrate.cases import BOUNDS, ESTIMATORS, HELD_OUT, JOINT, KNOWN, PLACES, RULES, YARDSTICK
+from safebo.studies.calibrate.cases import BOUNDS, ELSEWHERE, ESTIMATORS, HELD_OUT, JOINT, KNOWN, PLACES, RULES, YARDSTICK
 from safebo.studies.common import Row, rate_interval
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -227,30 +227,40 @@ def goals(lines: list[Row]) -> str:
     return _table(("problems", "unsafe runs (below 1 %)", "solved", "median experiments (at most 1.2 times SafeOpt's)"), body)
 
 
+_CONDITIONS = {"1-D": "1-D, other kernels and noise", "2-D": "2-D", "3-D": "3-D"}
+
+
 def combinations(lines: list[Row]) -> str:
-    """For every choice the best combination (fewest unsafe runs, then most solved) and the worst."""
-    counts: dict[str, np.ndarray] = {}
-    for line in lines:
-        if line["part"] == "combinations":
-            counts.setdefault(line["method"], np.zeros(3, int))
-            counts[line["method"]] += (line["unsafe_runs"], line["solved"], line["runs"])
-    if not counts:
+    """For every choice the runs of all combinations with it; then the estimators with the other choices of the defaults."""
+    mine = [line for line in lines if line["part"] in ("combinations", ELSEWHERE)]
+    if not mine:
         return "Combinations of all estimators, bounds, rules and places (`--only combinations`) have not been run."
 
-    def rank(method: str) -> tuple[float, float]:
-        unsafe, solved, runs = counts[method]
-        return unsafe / runs, -solved / runs
+    def group(line: Row) -> str:
+        return "1-D, Matern 3/2" if line["part"] == "combinations" else _CONDITIONS.get(line["family"][:3], line["family"])
 
-    def shown(method: str) -> tuple[str, str, str]:
-        unsafe, solved, runs = counts[method]
-        return method, f"{unsafe} of {runs}", f"{100 * solved / runs:.0f} %"
+    groups = list(dict.fromkeys(group(line) for line in mine))
 
-    body = []
+    def shown(chosen: list[Row]) -> list[str]:
+        cells = []
+        for name in groups:
+            unsafe, solved, runs = (sum(v[k] for v in chosen if group(v) == name) for k in ("unsafe_runs", "solved", "runs"))
+            cells.append(f"{unsafe} of {runs}, {100 * solved / runs:.0f} %" if runs else "-")
+        return cells
+
+    body: list[tuple[object, ...]] = []
     for position, choices in enumerate((ESTIMATORS, tuple(BOUNDS), RULES, PLACES)):
         for choice in choices:
-            if mine := [method for method in counts if method.split("/")[position] == choice]:
-                body.append((choice, len(mine), *shown(min(mine, key=rank)), *shown(max(mine, key=rank))))
-    return _table(("with", "combinations", "best", "unsafe", "solved", "worst", "unsafe", "solved"), body)
+            chosen = [line for line in mine if line["method"].split("/")[position] == choice]
+            if chosen:
+                bad = {line["method"] for line in chosen if line["unsafe_runs"]}
+                body.append((choice, f"{len(bad)} of {len({line['method'] for line in chosen})}", *shown(chosen)))
+    for estimator in ESTIMATORS:
+        method = f"{estimator}/mixture/confidence/local"
+        chosen = [line for line in mine if line["method"] == method]
+        if chosen:
+            body.append((f"`{method}`", f"{int(any(line['unsafe_runs'] for line in chosen))} of 1", *shown(chosen)))
+    return _table(("with", "combinations with an unsafe run", *groups), body)
 
 
 def bottlenecks(ways: list[Row]) -> str:

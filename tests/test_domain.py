@@ -325,11 +325,11 @@ def test_doubling_cubes_without_spacing_surround_every_sample():
 @pytest.mark.parametrize("dim", [1, 2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("lengthscale", [0.03, 0.1, 0.3])
 def test_default_cubes_resolve_a_small_first_step(lengthscale, dim):
-    """Up to four lengthscales everywhere; up to four dimensions the finest default grid is within 0.003 lengthscales."""
+    """Up to four lengthscales everywhere; up to six dimensions the finest default grid is within 0.003 lengthscales."""
     locality = default_cubes(lengthscale, dim)
     assert locality.smallest * 2.0 ** (locality.n - 1) == pytest.approx(4.0 * lengthscale)
     finest = locality.smallest / (resolve_points_per_axis(None, dim)[0] - 1) / lengthscale
-    assert finest < 0.003 if dim <= 4 else locality.smallest == pytest.approx(0.25 * lengthscale)
+    assert finest < 0.003 if dim <= 6 else locality.smallest == pytest.approx(0.25 * lengthscale)
 
 
 @pytest.mark.parametrize(

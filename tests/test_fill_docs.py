@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import fill_docs
-from safebo.studies.calibrate.cases import HELD_OUT, KNOWN, YARDSTICK
+from safebo.studies.calibrate.cases import ELSEWHERE, HELD_OUT, KNOWN, YARDSTICK
 
 
 def line(method, **given):
@@ -82,13 +82,20 @@ def test_goals_that_are_missed_stand_out():
 
 
 def test_digest_of_the_combinations():
-    def row(method, unsafe, solved):
-        return line(method, part="combinations", unsafe_runs=unsafe, solved=solved)
+    def row(method, unsafe, solved, **where):
+        return line(method, unsafe_runs=unsafe, solved=solved, **{"part": "combinations", **where})
 
-    rows = [row("true/paper/union/local", 0, 5), row("true/ay/union/local", 0, 9), row("scenario/paper/union/local", 3, 10)]
-    text = fill_docs.combinations(rows + rows)
-    assert "| true | 2 | true/ay/union/local | 0 of 20 | 90 % | true/paper/union/local | 0 of 20 | 50 % |" in text
-    assert "| union | 3 | true/ay/union/local | 0 of 20 | 90 % | scenario/paper/union/local | 6 of 20 | 100 % |" in text
+    rows = [
+        row("true/paper/union/local", 0, 5),
+        row("true/ay/union/local", 0, 9),
+        row("scenario/mixture/confidence/local", 3, 10),
+    ]
+    elsewhere = [row(rows[2]["method"], 1, 0, part=ELSEWHERE, family=f"{k}-D, norm 1..30") for k in (2, 3)]
+    text = fill_docs.combinations(rows + rows + elsewhere)
+    assert "| with | combinations with an unsafe run | 1-D, Matern 3/2 | 2-D | 3-D |" in text
+    assert "| true | 0 of 2 | 0 of 40, 70 % | - | - |" in text
+    assert "| local | 1 of 3 | 6 of 60, 80 % | 1 of 10, 0 % | 1 of 10, 0 % |" in text
+    assert "| `scenario/mixture/confidence/local` | 1 of 1 | 6 of 20, 100 % | 1 of 10, 0 % | 1 of 10, 0 % |" in text
     assert "global" not in text and "not been run" in fill_docs.combinations([line("default")])
 
 

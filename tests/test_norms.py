@@ -16,7 +16,7 @@ from scipy.stats import beta, kstest
 
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import RBF, Matern
-from safebo.norms import Fixed, Hoeffding, NormQuery, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormQuery, PosteriorScenario, Scenario
 from safebo.norms.scenario import RandomFunctions, discards, make_query
 from safebo.rkhs import random_function
 from tests.references import scenario as reference
@@ -316,6 +316,14 @@ class Constant:
 
     def estimate(self, query):
         return self.value
+
+
+@pytest.mark.parametrize("floor", ["lstm", 3, LSTMNorm])
+@pytest.mark.parametrize("estimator", [Scenario, AdaptiveScenario, PosteriorScenario])
+def test_a_floor_that_is_none_is_refused_at_once(estimator, floor):
+    with pytest.raises(InvalidValueError, match=rf"{estimator.__name__}\.floor must be a norm estimator") as error:
+        estimator(floor=floor)
+    assert repr(floor) in str(error.value)
 
 
 @pytest.mark.parametrize("floor", [0.0, 5.0, 11.5, 1e3])

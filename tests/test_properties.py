@@ -414,7 +414,7 @@ def test_long_compilation_is_announced_once(capsys):
     with fused._exclusive("a test kernel", key):
         time.sleep(1.3)
     captured = capsys.readouterr()
-    assert captured.err.count("compiling a test kernel") == 1 and captured.out == ""
+    assert captured.err.count("preparing a test kernel") == 1 and captured.out == ""
     with fused._exclusive("a test kernel", key):  # compiled by now: however long it takes, nothing is said
         time.sleep(1.2)
     assert capsys.readouterr().err == ""

@@ -163,7 +163,8 @@ def check_locality_ablation(summary, folder):
 @pytest.mark.parametrize("name", NAMES)
 def test_quick_figure(name, tmp_path, capsys):
     summary, folder = quick(name, tmp_path), tmp_path / name
-    assert set(summary) == KEYS and summary["complete"] and summary["quick"] and summary["figure"] == name
+    assert set(summary) == KEYS and summary["complete"] and summary["figure"] == name
+    assert summary["quick"] == (name != "cubes")  # which has one version
     assert summary["ours"] and summary["notes"] and summary["seconds"] > 0.0
     assert summary["files"] == sorted(path.name for path in folder.iterdir() if path.suffix != ".json")
     assert f"{name}: {summary['headline']}" in capsys.readouterr().out
@@ -266,6 +267,15 @@ def test_a_quick_figure_never_replaces_a_full_one(tmp_path):
     with pytest.raises(InvalidValueError, match="choose another --out"):
         quick("scenario-ablation", tmp_path)
     assert {path: path.read_bytes() for path in (tmp_path / "scenario-ablation").iterdir()} == before
+
+
+def test_a_damaged_summary_is_named(tmp_path):
+    path = tmp_path / "cubes" / "summary.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    with pytest.raises(InvalidValueError, match=r"summary\.json cannot be read .*: remove it"):
+        quick("cubes", tmp_path)
+    assert path.read_text() == "{"
 
 
 def test_runs_of_another_problem_are_not_reused(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -88,7 +89,7 @@ def same(a, b):
 # -- data ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_generation_continues_with_the_missing_shards(shards, tmp_path):
+def test_a_killed_generation_continues_with_the_missing_shards(shards, tmp_path, tiny):
     process = generation(tmp_path, rest=0.5)
     while not list(tmp_path.glob("*.npz")) and process.poll() is None:
         time.sleep(0.02)
@@ -101,8 +102,8 @@ def test_a_killed_generation_continues_with_the_missing_shards(shards, tmp_path)
     assert same(contents(tmp_path), contents(shards))
 
 
-def test_histories_end_at_the_data_and_labels_are_local_norms(shards):
-    part = norm_data.load(shards, TINY)["matern32-1d"]
+def test_histories_end_at_the_data_and_labels_are_local_norms(shards, tiny):
+    part = norm_data.load(shards, TINY, 0)["matern32-1d"]
     assert part["length"].sum() == len(part["norms"]) == len(part["variances"])
     assert ((part["created"] >= 1) & (part["created"] <= part["length"])).all()
     ends = np.cumsum(part["length"]) - 1
@@ -138,16 +139,16 @@ def test_a_sub_domain_counts_from_the_sample_at_its_centre():
 # -- split and arrays ---------------------------------------------------------------------------------------------------
 
 
-def test_the_split_is_by_function(shards):
-    data = train_norm.assemble(norm_data.load(shards, TINY), seed=0)
+def test_the_split_is_by_function(shards, tiny):
+    data = train_norm.assemble(norm_data.load(shards, TINY, 0), seed=0)
     for family in TINY:
         mine = data.family == family.name
         held, kept = (set(data.function[mine & where].tolist()) for where in (data.held_out, ~data.held_out))
         assert not held & kept and len(held) == 1 and len(held | kept) == 4
 
 
-def test_the_arrays_are_the_sequences(shards):
-    parts = norm_data.load(shards, TINY)
+def test_the_arrays_are_the_sequences(shards, tiny):
+    parts = norm_data.load(shards, TINY, 0)
     data = train_norm.assemble(parts, seed=0)
     part, start = parts["matern32-1d"], int(parts["matern32-1d"]["length"][0])
     norms, length = part["norms"][start:], int(part["length"][1])  # the second history
@@ -170,7 +171,7 @@ def test_batches_hold_every_history_once():
 
 
 def test_interrupted_training_continues_to_the_same_weights(shards, tmp_path, tiny, monkeypatch, capsys):
-    data = train_norm.assemble(norm_data.load(shards, TINY), seed=0)
+    data = train_norm.assemble(norm_data.load(shards, TINY, 0), seed=0)
     whole, losses = train_norm.train(data, tmp_path / "whole", epochs=6, seed=0)
     assert losses[-1][1] < losses[0][1]
     measured, calls = train_norm.validation_loss, []
@@ -212,7 +213,7 @@ def test_the_whole_command_on_very_little(shards, tmp_path, tiny, capsys):
     elsewhere = json.loads((tmp_path / "unseen.json").read_text())["errors"]
     assert [row["what"] for row in elsewhere] == [family.name for family in TINY]
     # what was trained is what the estimator uses
-    data = train_norm.assemble(norm_data.load(tmp_path / "data", TINY), seed=0)
+    data = train_norm.assemble(norm_data.load(tmp_path / "data", TINY, 0), seed=0)
     found = train_norm.predict(tmp_path / "lstm.safetensors", data)
     net = load_network(str(tmp_path / "lstm.safetensors"))
     for row in (0, 7, 20):
@@ -223,8 +224,8 @@ def test_the_whole_command_on_very_little(shards, tmp_path, tiny, capsys):
     assert LSTMNorm(weights=str(tmp_path / "lstm.safetensors")).estimate(q) > q.posterior.mean_norm
 
 
-def test_the_report_counts_under_estimates(shards):
-    data = train_norm.assemble(norm_data.load(shards, TINY), seed=0)
+def test_the_report_counts_under_estimates(shards, tiny):
+    data = train_norm.assemble(norm_data.load(shards, TINY, 0), seed=0)
     exact = np.repeat(data.target[:, :, None].astype(float), len(LEVELS), axis=2)
     rows = {row["what"]: row for row in norm_report.table(data, exact + np.array([0.0, 0.1, -0.1, 0.1]))}
     assert rows["all"]["median"] == rows["all"]["median_size"] == 0.0
@@ -242,8 +243,35 @@ def test_a_missing_extra_is_named(monkeypatch, tmp_path):
 def test_stages_are_checked(tmp_path):
     with pytest.raises(InvalidValueError, match="'fly'"):
         train_norm.main(tmp_path, stage="fly")
-    with pytest.raises(InvalidValueError, match="stage 'data' first"):
+    with pytest.raises(InvalidValueError, match=f"no training data in {tmp_path}.*stage 'data' first"):
         train_norm.main(tmp_path, quick=True, stage="train")
+
+
+def test_data_of_another_seed_or_size_are_refused(shards, tiny):
+    before = {path: path.read_bytes() for path in shards.iterdir()}
+    longer = tuple(replace(family, experiments=family.experiments + 1) for family in TINY)
+    fewer = tuple(replace(family, functions=1) for family in TINY)
+    for families, seed in ((TINY, 5), (longer, 0), (fewer, 0)):
+        with pytest.raises(InvalidValueError, match=r"matern32-1d.*\.npz was made with another seed.*choose another --out"):
+            norm_data.generate(shards, families, seed=seed, jobs=1)
+        with pytest.raises(InvalidValueError, match="another seed"):
+            norm_data.load(shards, families, seed)
+    assert {path: path.read_bytes() for path in shards.iterdir()} == before
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", b"PK\x03\x04 and no more"])
+def test_damaged_files_are_named(shards, tmp_path, junk, tiny):
+    shutil.copytree(shards, tmp_path / "data")
+    broken = sorted((tmp_path / "data").iterdir())[0]
+    broken.write_bytes(junk)
+    with pytest.raises(InvalidValueError, match=rf"{broken.name} cannot be read .*remove it"):
+        norm_data.generate(tmp_path / "data", TINY, seed=0, jobs=1)
+    broken = tmp_path / "checkpoint.safetensors"
+    broken.write_bytes(junk)
+    data = train_norm.assemble(norm_data.load(shards, TINY, 0), seed=0)
+    with pytest.raises(InvalidValueError, match=r"checkpoint\.safetensors cannot be read .*remove it"):
+        train_norm.train(data, tmp_path, epochs=1, seed=0)
+    assert broken.read_bytes() == junk
 
 
 def test_the_shipped_weights_are_those_of_the_committed_report():
@@ -253,9 +281,9 @@ def test_the_shipped_weights_are_those_of_the_committed_report():
     assert report["data"]["matern32-1d"]["functions"] >= 500
 
 
-def test_a_network_never_saw_what_it_is_tested_on(shards, tmp_path, monkeypatch):
+def test_a_network_never_saw_what_it_is_tested_on(shards, tmp_path, monkeypatch, tiny):
     """The second network is fitted to the first family alone, and tested on its held-out functions and on all others."""
-    data = train_norm.assemble(norm_data.load(shards, TINY), seed=0)
+    data = train_norm.assemble(norm_data.load(shards, TINY, 0), seed=0)
     seen = []
     fit = train_norm.train
 
@@ -279,3 +307,5 @@ def test_a_share_of_the_functions():
     assert all(f.functions == 10 for f in norm_data.part_of(norm_data.FAMILIES, 0.001))
     with pytest.raises(InvalidValueError, match="share"):
         train_norm.main(Path("nowhere"), share=0.0)
+    with pytest.raises(InvalidValueError, match=r"--quick or --share 0\.5"):
+        train_norm.main(Path("nowhere"), quick=True, share=0.5)

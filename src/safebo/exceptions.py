@@ -119,6 +119,10 @@ class JitterWarning(SafeboWarning):
     """A kernel matrix needed an additional diagonal term; the amount is recorded with the posterior."""
 
 
+class NoGuaranteeWarning(SafeboWarning):
+    """What was chosen to certify experiments promises nothing."""
+
+
 class NormRefutedWarning(SafeboWarning):
     """The data refute the norm bound of a sub-domain; it was raised and its nested intervals restarted."""
 

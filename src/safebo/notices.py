@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from safebo.exceptions import NormRefutedWarning, ScaleWarning
+from safebo.exceptions import NoGuaranteeWarning, NormRefutedWarning, ScaleWarning
 from safebo.intervals import Refutation
 from safebo.state import Settings, State
 
@@ -25,6 +25,19 @@ def check_lengthscales(settings: Settings) -> None:
                     ScaleWarning,
                     stacklevel=3,
                 )
+
+
+def check_norms(settings: Settings) -> None:
+    """Warn about an estimate in the place of a bound: certificates made with it hold with probability 0, as far as is known."""
+    for output in settings.outputs:
+        if output.norm.gamma >= 1.0:
+            warnings.warn(
+                f"The norm of {output.name!r} comes from {output.norm!r}, which is an estimate and not a bound: no certificate "
+                "made with it is worth anything. Use it as screening=... or as the floor of a bound, "
+                f"AdaptiveScenario(floor={output.norm!r}).",
+                NoGuaranteeWarning,
+                stacklevel=3,
+            )
 
 
 def check_scale(state: State) -> None:

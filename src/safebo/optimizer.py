@@ -33,7 +33,7 @@ from safebo.intervals import Refutation
 from safebo.journal import Journal, not_stored
 from safebo.kernels import Matern, StationaryKernel
 from safebo.norms import NormEstimator, default_norm
-from safebo.notices import check_lengthscales, check_scale, warn_refuted
+from safebo.notices import check_lengthscales, check_norms, check_scale, warn_refuted
 from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, outside, resolve_outputs
 from safebo.posterior import Posterior
 from safebo.state import Abort, Sample, Settings, State, checked_context
@@ -92,7 +92,7 @@ class SafeOptimizer:
                       samples together), `Scenario` (the paper's), `Fixed` (guessed), `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
     delta             failure probability of the confidence intervals, shared over all limits
-    cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale, in three and four dimensions
+    cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale, in three to six dimensions
                       from less, to four of them), the paper's `LocalCubes(n, delta)`, another locality, or None for the
                       global domain only
     points_per_axis   grid of every sub-domain
@@ -173,6 +173,7 @@ class SafeOptimizer:
             abort_radius=abort_radius,
         )
         check_lengthscales(settings)
+        check_norms(settings)
         self._start(State(settings))
 
     def _start(self, state: State) -> None:

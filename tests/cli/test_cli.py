@@ -43,6 +43,27 @@ def test_errors_of_the_command_line_itself(folder):
     folder("nonsense", code=Code.INPUT)
 
 
+def test_paths_that_cannot_be_used_are_explained(folder):
+    (folder.path / "taken").write_text("a file")
+    (folder.path / "some").mkdir()
+    for command in (("calibrate", "--quick", "--only", "bottlenecks"), ("train-norm", "--quick", "--stage", "data")):
+        text = folder(*command, "--out", "taken/deeper", code=Code.SYSTEM).stderr
+        assert "taken is a file, and a folder is needed" in text and "Errno" not in text
+    assert "some is a folder, and a file is needed" in folder("check", "some", code=Code.SYSTEM).stderr
+    assert "No such file or directory: no.toml. Check that it exists" in folder("check", "no.toml", code=Code.SYSTEM).stderr
+    assert (folder.path / "taken").read_text() == "a file"
+
+
+@pytest.mark.parametrize(("command", "resumes"), [("calibrate", True), ("list", False)])
+def test_an_interrupt_says_whether_the_same_command_continues(folder, monkeypatch, command, resumes):
+    def interrupted(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("safebo.studies.calibrate.main", interrupted)
+    monkeypatch.setattr("safebo.runs.Store.open", interrupted)
+    assert ("the same command continues" in folder(command, code=Code.INTERRUPTED).stderr) == resumes
+
+
 # -- init and check ------------------------------------------------------------------------------------------------------------
 
 

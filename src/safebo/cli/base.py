@@ -75,15 +75,31 @@ class Commands(TyperGroup):
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except KeyboardInterrupt:
-            fail(ctx, "interrupted.", Code.INTERRUPTED)
+            resumes = ctx.invoked_subcommand in ("reproduce", "calibrate", "train-norm", "train-policy")
+            fail(ctx, "interrupted; the same command continues." if resumes else "interrupted.", Code.INTERRUPTED)
         except (DrivenError, PendingTrialError) as error:
             fail(ctx, error, Code.PERSON)
         except PlantError as error:
             fail(ctx, error, Code.INPUT if isinstance(error, ValueError) else Code.ABORTED)
-        except (StorageError, OSError) as error:  # a folder that cannot be written, say
+        except StorageError as error:
             fail(ctx, error, Code.SYSTEM)
+        except OSError as error:  # a folder that cannot be written, say
+            fail(ctx, _explained(error), Code.SYSTEM)
         except SafeboError as error:
             fail(ctx, error, Code.INPUT)
+
+
+def _explained(error: OSError) -> object:
+    """What is wrong with a path, and what to do about it; errors without one are left as they are."""
+    if not isinstance(error.filename, str) or not error.strerror:
+        return error
+    path = Path(error.filename)
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and not path.is_dir():
+        taken = next((p for p in (path, *path.parents) if p.is_file()), path)
+        return f"{taken} is a file, and a folder is needed in its place: choose another name."
+    if isinstance(error, IsADirectoryError):
+        return f"{path} is a folder, and a file is needed: choose another name."
+    return f"{error.strerror}: {path}. Check that it exists, and that you may read and write there."
 
 
 def _show_warning(

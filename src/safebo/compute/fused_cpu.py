@@ -502,12 +502,12 @@ if numba.config.THREADING_LAYER == "default":
 
 @contextmanager
 def _exclusive(what: str, *key: object) -> Iterator[None]:
-    """One parallel kernel at a time; say what is being compiled if its first call takes longer than a second."""
+    """One parallel kernel at a time; say what is being compiled, or loaded, if its first call takes longer than a second."""
     with _lock:
         if (what, *key) in _compiled:
             yield
             return
-        message = f"safebo: compiling {what} for this machine (once; cached on disk) ...\n"
+        message = f"safebo: preparing {what} (compiled for this machine once, later loaded from disk) ...\n"
         timer = threading.Timer(1.0, lambda: sys.stderr.write(message))
         timer.daemon = True
         timer.start()

@@ -54,6 +54,13 @@ class NormFloor(Protocol):
         ...
 
 
+def floor_or_none(value: object, name: str) -> NormFloor | None:
+    """What may be a floor: something with a method `estimate`, or nothing."""
+    if value is not None and (isinstance(value, type) or not callable(getattr(value, "estimate", None))):
+        raise InvalidValueError(f"{name} must be a norm estimator, such as LSTMNorm(), or None, got {value!r}.")
+    return value  # type: ignore[return-value]
+
+
 def check_served(estimator: object, kernel: StationaryKernel, dim: int) -> None:
     """Ask an estimator or a floor whether it serves this kernel in this many dimensions; most serve all and have no `check`."""
     check = getattr(estimator, "check", None)

@@ -20,6 +20,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from safebo import heading
+from safebo.exceptions import InvalidValueError
 from safebo.state import Settings
 
 Job = TypeVar("Job")
@@ -127,7 +128,7 @@ class Table:
             text = path.read_text()
             whole = text[: text.rfind("\n") + 1].splitlines()
             if whole and whole[0] != ",".join(self.fields):
-                raise ValueError(f"{path} has the columns {whole[0]!r}, expected {','.join(self.fields)!r}: move it away.")
+                raise InvalidValueError(f"{path} has the columns {whole[0]!r}, expected {','.join(self.fields)!r}: move it away.")
             self.rows = list(csv.DictReader(whole))
         self._known = {self._key(row) for row in self.rows}
 

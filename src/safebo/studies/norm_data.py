@@ -12,6 +12,7 @@ runs goes on below `min_width` until the experiments are used up, as sub-domains
 from __future__ import annotations
 
 import warnings
+import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from safebo import presets
 from safebo.domain import Cube, LocalCubes
-from safebo.exceptions import SafeboWarning
+from safebo.exceptions import InvalidValueError, SafeboWarning
 from safebo.kernels import RBF, Matern, StationaryKernel
 from safebo.norms import Scenario
 from safebo.norms.lstm import context, history
@@ -99,16 +100,45 @@ class Shard:
     seed: int
     path: Path
 
+    @property
+    def settings(self) -> str:
+        """What its content depends on, kept in the file."""
+        constants = (SCENARIOS, CUBES, NODES[self.family.dim], GRID[self.family.dim])
+        return repr((replace(self.family, functions=0), self.first, self.count, self.seed, constants))
+
+    def read(self) -> dict[str, NDArray[Any]]:
+        """Its arrays; an error where the file is damaged, or was made with another seed or size of the study."""
+        try:
+            with self.path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                arrays = dict(file)
+        except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
+            raise InvalidValueError(f"{self.path} cannot be read ({error}): remove it, and it is made again.") from None
+        if str(arrays.pop("settings", "")) != self.settings:
+            raise InvalidValueError(
+                f"{self.path} was made with another seed, with --quick or by another version: choose another --out, or remove "
+                f"{self.path.parent} to make the data again."
+            )
+        return arrays
+
+
+def shards_of(folder: Path, families: tuple[Family, ...], seed: int) -> list[Shard]:
+    """All files of a study."""
+    return [
+        Shard(family, first, min(PER_SHARD, family.functions - first), seed, folder / f"{family.name}-{first:04d}.npz")
+        for family in families
+        for first in range(0, family.functions, PER_SHARD)
+    ]
+
 
 def generate(folder: Path, families: tuple[Family, ...], *, seed: int, jobs: int) -> int:
     """Make the shards that do not exist yet; returns how many were made."""
     folder.mkdir(parents=True, exist_ok=True)
-    shards = [
-        Shard(family, first, min(PER_SHARD, family.functions - first), seed, folder / f"{family.name}-{first:04d}.npz")
-        for family in sorted(families, key=lambda f: -f.dim)  # long jobs first
-        for first in range(0, family.functions, PER_SHARD)
-    ]
-    missing = [shard for shard in shards if not shard.path.exists()]
+    missing = []
+    for shard in sorted(shards_of(folder, families, seed), key=lambda s: -s.family.dim):  # long jobs first
+        if shard.path.exists():
+            shard.read()
+        else:
+            missing.append(shard)
     return sum(1 for _ in parallel(make_shard, missing, jobs, "functions"))
 
 
@@ -122,6 +152,7 @@ def make_shard(shard: Shard) -> Path:
     with partial.open("wb") as file:
         np.savez_compressed(
             file,
+            settings=np.array(shard.settings),
             function=np.array([r["function"] for r in records], np.int32),
             label=np.array([r["label"] for r in records], np.float32),
             created=np.array([r["created"] for r in records], np.int16),  # samples it held when it came into being
@@ -211,11 +242,13 @@ def _created(cube: Cube, locality: LocalCubes, x: FloatArray, rows: NDArray[np.i
     return int(np.searchsorted(rows, first)) + 1
 
 
-def load(folder: Path, families: tuple[Family, ...]) -> dict[str, dict[str, NDArray[Any]]]:
-    """All shards of each family, arrays joined."""
+def load(folder: Path, families: tuple[Family, ...], seed: int) -> dict[str, dict[str, NDArray[Any]]]:
+    """The shards of each family that are there, arrays joined."""
     joined = {}
     for family in families:
-        parts = [dict(np.load(path)) for path in sorted(folder.glob(f"{family.name}-[0-9]*.npz"))]
+        parts = [shard.read() for shard in shards_of(folder, (family,), seed) if shard.path.exists()]
         if parts:
             joined[family.name] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    if not joined:
+        raise InvalidValueError(f"There are no training data in {folder}: run the stage 'data' first.")
     return joined

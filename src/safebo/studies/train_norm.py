@@ -49,6 +49,8 @@ def main(out: Path, *, quick: bool = False, jobs: int = 0, seed: int = 0, stage:
         raise InvalidValueError(f"The stage must be one of {STAGES}, got {stage!r}.")
     if not 0.0 < share <= 1.0:
         raise InvalidValueError(f"The share of the functions must be above 0 and at most 1, got {share}.")
+    if quick and share != 1.0:
+        raise InvalidValueError(f"A quick study has its own few functions: give --quick or --share {share}, not both.")
     if stage != "data":
         _torch().set_num_threads(1)  # matrices of 20 columns: a second thread was measured to cost more than it gives
     families = norm_data.quick_families() if quick else norm_data.part_of(norm_data.FAMILIES, share)
@@ -58,21 +60,25 @@ def main(out: Path, *, quick: bool = False, jobs: int = 0, seed: int = 0, stage:
         print(f"data: {made} shards made, the others were there")
         if stage == "data":
             return
-    data = assemble(norm_data.load(out / "data", families), seed)
+    data = assemble(norm_data.load(out / "data", families, seed), seed)
     epochs = QUICK_EPOCHS if quick else EPOCHS
     settings = {"quick": quick, "seed": seed, "epochs": epochs, "batch": BATCH, "rate": RATE, "levels": LEVELS, "share": share}
     if stage in ("train", "all"):
         with _timed(out, "train"):
             model, losses = train(data, out, epochs=epochs, seed=seed)
         write_weights(out / "lstm.safetensors", model, provenance(**settings), losses)
+        print(f"weights: {out / 'lstm.safetensors'}")
     if stage in ("report", "all"):
         found = predict(out / "lstm.safetensors", data)
         origin = provenance(**settings) | {"seconds": _seconds(out)}
         norm_report.write(out, data, found, _losses(out / "lstm.safetensors"), origin)
+        print(f"report: {out / 'report.json'}, errors.csv and report.png beside it")
     if stage in ("unseen", "all"):
         origin = provenance(**settings)
+        print("a second network, on the first family alone:")
         rows = unseen(data, out / "unseen", epochs=epochs, seed=seed, origin=origin)
         write_json(out / "unseen.json", {"provenance": origin, "explanation": norm_report.EXPLANATION, "errors": rows})
+        print(f"unseen: {out / 'unseen.json'}")
 
 
 def unseen(data: Histories, out: Path, *, epochs: int, seed: int, origin: dict[str, Any]) -> list[dict[str, Any]]:
@@ -126,8 +132,6 @@ class Histories:
 
 def assemble(shards: dict[str, dict[str, NDArray[Any]]], seed: int) -> Histories:
     """Padded arrays of all families; a fifth of each family's functions is held out, with all of their histories."""
-    if not shards:
-        raise InvalidValueError("There are no training data: run the stage 'data' first.")
     longest = max(int(part["length"].max()) for part in shards.values())
     parts = []
     for number, (name, part) in enumerate(shards.items()):
@@ -360,10 +364,13 @@ def _write(path: Path, arrays: Arrays, content: dict[str, Any]) -> None:
 
 
 def _read(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     if not path.exists():
         raise InvalidValueError(f"There is no {path}: run the stage 'train' first.")
-    with safe_open(path, "numpy") as file:
-        content: dict[str, Any] = json.loads(file.metadata()["safebo"])
-        return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118 - not a mapping
+    try:
+        with safe_open(path, "numpy") as file:
+            content: dict[str, Any] = json.loads(file.metadata()["safebo"])
+            return {name: file.get_tensor(name) for name in file.keys()}, content  # noqa: SIM118 - not a mapping
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise InvalidValueError(f"{path} cannot be read ({error}): remove it, and train again.") from None

@@ -21,7 +21,7 @@ import numpy as np
 from safebo.domain import Cube
 from safebo.exceptions import InvalidValueError, StopReason
 from safebo.studies.calibrate import bottleneck
-from safebo.studies.calibrate.cases import FAMILIES, HELD_OUT, PARTS, fingerprint, optimizer
+from safebo.studies.calibrate.cases import ELSEWHERE, FAMILIES, HELD_OUT, PARTS, fingerprint, optimizer, served
 from safebo.studies.calibrate.coverage import known, measure
 from safebo.studies.calibrate.summary import write_summary
 from safebo.studies.common import Row, Table, parallel
@@ -42,7 +42,9 @@ def main(out: Path, *, quick: bool, jobs: int, only: list[str], runs: int | None
     """Run what is missing, at most `runs` of each kind, then summarise."""
     unknown = [name for name in only if name not in (*PARTS, *EXTRAS)]
     if unknown:
-        raise InvalidValueError(f"Unknown part {unknown[0]!r} of the study: choose from {', '.join([*PARTS, *EXTRAS])}.")
+        raise InvalidValueError(
+            f"Unknown part {unknown[0]!r} of the study: choose from {', '.join(map(repr, [*PARTS, *EXTRAS]))}."
+        )
     table = Table(out / "runs.csv", FIELDS, KEY)
     refuse_other_settings(table.rows, quick, table.path)
     todo = [job for job in study(only or [*PARTS], quick, runs) if dict(zip(KEY, job, strict=False)) not in table]
@@ -55,6 +57,7 @@ def main(out: Path, *, quick: bool, jobs: int, only: list[str], runs: int | None
     order = {name: i for i, name in enumerate([*PARTS, *FAMILIES])}
     table.sort(lambda row: (order[row["part"]], order[row["family"]], row["method"], int(row["seed"])))
     write_summary(table.rows, norms, bottleneck.known(out), out, quick)
+    print(f"{len(table.rows)} runs in {table.path}; table.md, summary.json and pictures beside it")
 
 
 def refuse_other_settings(rows: list[Row], quick: bool, path: Path) -> None:
@@ -84,9 +87,10 @@ def study(parts: list[str], quick: bool, limit: int | None = None) -> list[Job]:
         for seed in range(part.first, part.first + runs):
             for family in part.families:
                 for method in part.methods:
-                    if quick and (FAMILIES[family].dim > 2 or (name == "combinations" and "/ay" in method)):
+                    left_out = FAMILIES[family].dim > 2 or (name in ("combinations", ELSEWHERE) and "/ay" in method)
+                    if (quick and left_out) or not served(method, FAMILIES[family]):
                         continue
-                    found.append((name, family, method, seed, 250 if quick else part.m, 3 if quick else None))
+                    found.append((name, family, method, seed, 250 if quick else part.m, 3 if quick else part.experiments))
     return found
 
 
@@ -128,7 +132,7 @@ def run(job: Job) -> dict[str, Any]:
     scores = np.maximum.accumulate([0.0, *(problem.score(v) for v in values)])
     first = next((i for i, score in enumerate(scores) if score >= 0.95), "")
     margins = [v - problem.threshold for v in values]
-    reached = [round(float(scores[min(n, len(values))]), 4) if n <= family.experiments else "" for n in (15, 30, 50)]
+    reached = [round(float(scores[min(n, len(values))]), 4) if n <= (limit or family.experiments) else "" for n in (15, 30, 50)]
     norm_too_small = int(too_small) if family.has_local_norms else ""
     row: tuple[Any, ...] = (
         part, name, method, seed, fingerprint(method, family, m, limit), round(problem.f.norm, 4), len(values),

@@ -13,7 +13,7 @@ from safebo.bounds import AbbasiYadkori, ConfidenceBound, MartingaleMixture, Pap
 from safebo.domain import Box, LocalCubes
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern, StationaryKernel
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, Scenario
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, PosteriorScenario, Scenario
 from safebo.optimizer import SafeOptimizer
 from safebo.problems import RKHSProblem
 from safebo.studies.common import plan_constants
@@ -105,6 +105,7 @@ FAMILIES: dict[str, Family] = {
     "3-D, norm 1..10": Family(3, Matern(1.5, 0.3), LOW, experiments=50),
     "3-D, norm 1..30": Family(3, Matern(1.5, 0.3), HIGH, experiments=50),
     "6-D, norm 1..10": Family(6, Matern(1.5, 0.6), LOW, experiments=50),
+    "6-D, norm 1..30": Family(6, Matern(1.5, 0.6), HIGH, experiments=50),
     "wrong kernel: Matern 5/2 for 3/2": Family(1, M32, HIGH, model=M52, assumptions=False),
     "wrong kernel: RBF for Matern 3/2": Family(1, M32, HIGH, model=RBF(0.1), assumptions=False),
     "wrong kernel: Matern 3/2 for 5/2": Family(1, M52, HIGH, model=M32, assumptions=False),
@@ -122,7 +123,7 @@ BOUNDS: dict[str, ConfidenceBound] = {
     "ay-noise": AbbasiYadkori("noise"),
     "mixture": MartingaleMixture(),
 }
-ESTIMATORS = ("true", "scenario", "adaptive", "hoeffding")
+ESTIMATORS = ("true", "scenario", "adaptive", "hoeffding", "posterior", "both")  # both: adaptive, not below posterior
 RULES = ("confidence", "union", "continuity")
 PLACES = ("local", "global")
 
@@ -141,6 +142,13 @@ def fingerprint(method: str, family: Family, m: int | None = None, experiments: 
     settings = _build(method, family, Box.unit(family.dim), 0.0, 1.0, 0, m).state.settings
     content = repr((settings, replace(family, experiments=experiments or family.experiments))) + plan_constants(settings)
     return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
+def served(method: str, family: Family) -> bool:
+    """Whether the method is for problems of this family: functions given all samples are drawn in one and two dimensions."""
+    return method.split("/")[0] not in ("posterior", "both") or PosteriorScenario.serves(
+        family.model or family.kernel, family.dim
+    )
 
 
 def _build(
@@ -166,6 +174,8 @@ def _build(
         "scenario": lambda: Scenario(**scenarios),
         "adaptive": lambda: AdaptiveScenario(**scenarios),
         "hoeffding": lambda: Hoeffding(**scenarios),
+        "posterior": PosteriorScenario,
+        "both": lambda: AdaptiveScenario(**scenarios, floor=PosteriorScenario()),
     }
     norm = estimators[estimator]()
     cubes = LocalCubes(n=5, delta=0.1) if place == "local" else None
@@ -198,6 +208,7 @@ class Part:
     runs: int
     m: int | None = None  # scenarios, where fewer than the default make a large table affordable
     first: int = 0  # seed of the first run
+    experiments: int | None = None  # where fewer than the families' are enough
 
 
 _ONE = ("1-D, norm 1..10", "1-D, norm 1..30")
@@ -206,6 +217,14 @@ _TWO = ("2-D, norm 1..10", "2-D, norm 1..30")
 _TWO_REST = tuple(name for name, f in FAMILIES.items() if f.dim == 2 and name not in _TWO)
 _PUBLISHED = "scenario/paper/confidence/local"
 HELD_OUT = "2-D, held out"
+ELSEWHERE = "combinations elsewhere"
+_ELSEWHERE = (
+    "1-D, norm 1..30, Matern 5/2",
+    "1-D, norm 1..30, RBF",
+    "1-D, norm 1..30, noise 0.05",
+    *_TWO,
+    "3-D, norm 1..30",
+)
 PARTS: dict[str, Part] = {
     "main": Part(_ONE, ("default", YARDSTICK, "true/mixture/confidence/global"), 300),
     "published": Part(_ONE, (_PUBLISHED, "scenario/paper/union/local", "scenario/paper/confidence/global"), 100),
@@ -214,6 +233,7 @@ PARTS: dict[str, Part] = {
     HELD_OUT: Part(_TWO, ("default", YARDSTICK), 20, first=90),  # problems that no constant was chosen with
     "2-D conditions": Part(_TWO_REST, ("default", YARDSTICK), 20),
     "3-D": Part(("3-D, norm 1..10", "3-D, norm 1..30"), ("default", YARDSTICK), 20),
-    "6-D": Part(("6-D, norm 1..10",), ("default", YARDSTICK), 4),
+    "6-D": Part(("6-D, norm 1..10", "6-D, norm 1..30"), ("default", YARDSTICK), 8),
     "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),
+    ELSEWHERE: Part(_ELSEWHERE, tuple(COMBINATIONS), 4, m=250, experiments=30),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from safebo.studies.calibrate.bottleneck import bottleneck_table
-from safebo.studies.calibrate.cases import FAMILIES, JOINT, PARTS, YARDSTICK
+from safebo.studies.calibrate.cases import ELSEWHERE, ESTIMATORS, FAMILIES, JOINT, PARTS, YARDSTICK
 from safebo.studies.calibrate.coverage import coverage_table
 from safebo.studies.common import Row, provenance, rate_interval, write_json
 
@@ -73,8 +73,9 @@ def table(lines: list[Row]) -> str:
     """Markdown, one table per part."""
     text = [
         "Unsafe: runs with an unsafe experiment, with the exact 95 % interval of the rate. Solved: runs that measured a point",
-        "within 5 % of the reachable optimum. Median: experiments until then. Norm, interval: runs in which the norm of a",
-        "certificate was below the true local norm, or an interval missed the truth. -: not measured, or not reached.",
+        "within 5 % of the reachable optimum. Median: experiments until half of the runs are solved. Norm, interval: runs in",
+        "which the norm of a certificate was below the true local norm, or an interval missed the truth. -: not measured, or not",
+        "reached.",
         "",
     ]
     for part in PARTS:
@@ -104,84 +105,85 @@ def table(lines: list[Row]) -> str:
 
 
 def picture(lines: list[Row], path: Path) -> None:
-    """Safety against progress for the 1-D families: the lower right corner is where one wants to be. Bars: 95 % intervals.
+    """Safety against progress: the lower right corner is where one wants to be. Bars: 95 % intervals.
 
-    Methods with fewer than `FEW` runs are small and without bars; a number says how many of one kind are at the same place, and
-    kinds that coincide are drawn beside each other.
+    Above, methods with an unsafe run, with many runs, or both; a number says how many combinations are at the same place. Below,
+    the combinations without an unsafe run by norm estimator: sub-domains are circles, the whole domain squares. The third column
+    has all other families of `ELSEWHERE` together.
     """
-    from safebo.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, dress, legend, new_figure
+    from safebo.report.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, dress, legend, new_figure
 
-    wanted = [f for f, family in FAMILIES.items() if family.dim == 1][:2]
-    figure = new_figure(11.0, 5.0)
-    colours = {"true": GREY, "scenario": VERMILLION, "adaptive": BLUE, "hoeffding": PURPLE, "default": GREEN}
-    shares = [100.0 * line["solved"] / line["runs"] for line in lines if line["family"] in wanted]
-    left = 10.0 * np.floor(min(shares, default=0.0) / 10.0) - 6.0
-    for i, family in enumerate(wanted):
-        axes = figure.add_subplot(1, len(wanted), i + 1)
+    colours = {
+        "true": GREY, "scenario": VERMILLION, "adaptive": BLUE, "hoeffding": PURPLE, "posterior": SKY, "both": BLACK,
+        "default": GREEN,
+    }  # fmt: skip
+    columns = {family: [line for line in lines if line["family"] == family] for family in PARTS["main"].families}
+    elsewhere = _together([line for line in lines if line["part"] == ELSEWHERE])
+    if elsewhere:
+        columns["other kernels, noise, 2-D, 3-D"] = elsewhere
+    figure = new_figure(4.6 * len(columns), 7.0)
+    grid = figure.add_gridspec(2, len(columns), height_ratios=(3, 2))
+    seen: set[str] = set()
+    for i, (title, mine) in enumerate(columns.items()):
+        axes, strip = figure.add_subplot(grid[0, i]), figure.add_subplot(grid[1, i])
         dress(axes)
-        seen: set[str] = set()
-        alike = _alike([line for line in lines if line["family"] == family and line["runs"] < FEW])
-        for line in lines:
-            if line["family"] != family:
-                continue
+        dress(strip)
+        crowd: dict[tuple[str, bool, float, float], int] = {}
+        for line in mine:
             estimator = line["method"].split("/")[0]
             local = line["method"] == "default" or line["method"].endswith("local")
             x, y = 100.0 * line["solved"] / line["runs"], 100.0 * line["unsafe_runs"] / line["runs"]
-            key = f"{estimator}, {'local' if local else 'global'}" if estimator != "default" else "library default"
-            few = line["runs"] < FEW
-            special = line["method"] in ("default", YARDSTICK) and not few
+            special = line["method"] in ("default", YARDSTICK) and line["part"] == "main"
+            if line["runs"] < FEW and not special:
+                key = (estimator, local, x, y)
+                crowd[key] = crowd.get(key, 0) + 1
+                continue
             colour = ORANGE if special and line["method"] == YARDSTICK else colours[estimator]
             low, high = (100.0 * v for v in line["unsafe_rate_95"])
-            if few:
-                kinds = alike[x, y]
-                number = kinds.pop((estimator, local), 0)
-                if not number:  # drawn already
-                    continue
-                x -= 1.8 * len(kinds)  # those of the place that are still to come
-                if number > 1:
-                    axes.annotate(str(number), (x, y), (0, 5), textcoords="offset points", ha="center", fontsize=7, color=colour)
-            else:
-                axes.plot([x, x], [low, high], color=colour, lw=1.6 if special else 0.8, alpha=1.0 if special else 0.4)
-            axes.plot(
-                x,
-                y,
-                "*" if special else ("o" if local else "s"),
-                ms=14 if special else 4 if few else 8,
-                zorder=4 if special else 2 if few else 3,
-                alpha=1.0 if special else 0.65,
-                color=colour,
-                mec="black" if special else "white",
-                mew=0.8,
-                label="SafeOpt told the norm" if colour == ORANGE else "_" if key in seen else key,
+            axes.plot([x, x], [low, high], color=colour, lw=1.6 if special else 0.8, alpha=1.0 if special else 0.4)
+            label = {GREEN: "library default", ORANGE: "SafeOpt told the norm"}.get(
+                colour, f"{estimator}, {'local' if local else 'global'}"
             )
-            seen.add(key)
-        axes.set(
-            title=family.replace("..", " to "),
-            xlabel="runs solved [%]",
-            ylabel="runs with an unsafe experiment [%]",
-            xlim=(left, 102),
-        )
-        if alike and i == 0:
-            axes.text(
-                0.02, 0.97, f"small: fewer than {FEW} runs each;\na number: so many combinations", transform=axes.transAxes,
-                va="top", fontsize=8, color=GREY,
+            axes.plot(
+                x, y, "*" if special else "o" if local else "s", ms=14 if special else 8, zorder=4 if special else 3,
+                color=colour, mec="black" if special else "white", mew=0.8, label="_" if label in seen else label,
             )  # fmt: skip
+            seen.add(label)
+        names = [name for name in ESTIMATORS if any(key[0] == name for key in crowd)]
+        for (estimator, local, x, y), number in crowd.items():
+            safe = y == 0.0
+            place, height = (strip, names.index(estimator) + (0.18 if local else -0.18)) if safe else (axes, y)
+            place.plot(
+                x, height, "o" if local else "s", ms=3.0 + 1.6 * np.sqrt(number) if safe else 4.5, color=colours[estimator],
+                alpha=0.75, mec="white", mew=0.5, clip_on=False, zorder=3,
+            )  # fmt: skip
+            if number > 1 and not safe:
+                axes.annotate(str(number), (x, y), (-6, -3), textcoords="offset points", ha="right", fontsize=7)
+        axes.set(title=title.replace("..", " to "), xlim=(-4, 104))
         axes.set_yscale("symlog", linthresh=1.0)
         axes.set_ylim(-0.2, 130)
         axes.set_yticks([0, 1, 3, 10, 30, 100], ["0", "1", "3", "10", "30", "100"])
+        strip.set(xlabel="runs solved [%]", xlim=(-4, 104), ylim=(-0.6, max(len(names), 1) - 0.4))
+        strip.set_yticks(range(len(names)), names)
+        if i == 0:
+            axes.set_ylabel("runs with an unsafe experiment [%]")
+            strip.set_ylabel("combinations without\nan unsafe run")
     legend(figure)
     figure.savefig(path, dpi=120)
 
 
-def _alike(lines: list[Row]) -> dict[tuple[float, float], dict[tuple[str, bool], int]]:
-    """How many lines of every kind (estimator, local) are at the same place of the picture."""
-    found: dict[tuple[float, float], dict[tuple[str, bool], int]] = {}
+def _together(lines: list[Row]) -> list[Row]:
+    """One line per method over all families."""
+    found: dict[str, Row] = {}
     for line in lines:
-        place = 100.0 * line["solved"] / line["runs"], 100.0 * line["unsafe_runs"] / line["runs"]
-        kinds = found.setdefault(place, {})
-        kind = line["method"].split("/")[0], line["method"].endswith("local")
-        kinds[kind] = kinds.get(kind, 0) + 1
-    return found
+        sums = found.setdefault(
+            line["method"], {"part": line["part"], "method": line["method"], "runs": 0, "unsafe_runs": 0, "solved": 0}
+        )
+        for name in ("runs", "unsafe_runs", "solved"):
+            sums[name] += line[name]
+    for sums in found.values():
+        sums["unsafe_rate_95"] = rate_interval(sums["unsafe_runs"], sums["runs"])
+    return list(found.values())
 
 
 def solved_within(rows: list[Row], part: str, method: str) -> tuple[int, list[int]]:
@@ -199,11 +201,15 @@ def progress(rows: list[Row], path: Path) -> None:
         JOINT: (BLUE, "--", 1.6, "the same norm and acquisition as in 1-D"),
         YARDSTICK: (ORANGE, "-.", 1.6, "SafeOpt told the true norm"),
     }
-    figure = new_figure(11.0, 4.6)
-    for i, (part, goal) in enumerate({"main": 95.0, "2-D": 90.0}.items()):
-        axes = figure.add_subplot(1, 2, i + 1)
+    goals = {"main": 95.0, "2-D": 90.0}
+    shown = [part for part in goals if any(row["part"] == part for row in rows)]
+    if not shown:
+        return
+    figure = new_figure(5.5 * len(shown), 4.6)
+    for i, part in enumerate(shown):
+        axes = figure.add_subplot(1, len(shown), i + 1)
         dress(axes)
-        end = FAMILIES[PARTS[part].families[0]].experiments
+        goal, end = goals[part], max(1, *(int(row["experiments"]) for row in rows if row["part"] == part))
         axes.plot([0, end], [goal, goal], color=GREY, lw=1.0, ls=":", label="goal at the end" if i == 0 else "_")
         for method, (colour, style, width, label) in looks.items():
             n, firsts = solved_within(rows, part, method)

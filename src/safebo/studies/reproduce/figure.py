@@ -105,6 +105,7 @@ class Figure:
 def produce(figure: Figure, folder: Path, *, quick: bool, jobs: int, only: tuple[str, ...] = ()) -> Row:
     """Make one figure in its folder and return its summary."""
     settings = figure.settings(quick)
+    quick = quick and settings != figure.settings(False)  # a figure that is quick anyway has one version
     if quick and only:  # a small version of just these
         settings = {**settings, "environments": list(only)}
     head = {"figure": figure.name, "source": figure.source, "title": figure.title, "quick": quick}
@@ -134,7 +135,10 @@ def _claim(folder: Path, quick: bool, settings: dict[str, Any]) -> None:
     path = folder / "summary.json"
     if not path.exists():
         return
-    before = json.loads(path.read_text())
+    try:
+        before = json.loads(path.read_text())
+    except ValueError as error:
+        raise InvalidValueError(f"{path} cannot be read ({error}): remove it, or choose another --out.") from None
     if before.get("settings") == json.loads(json.dumps(settings)):
         return
     if not before.get("quick"):
