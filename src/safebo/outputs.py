@@ -15,7 +15,7 @@ from safebo.bounds import ConfidenceBound
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import StationaryKernel
 from safebo.norms import NormEstimator
-from safebo.norms.base import probability
+from safebo.norms.base import probability, provides
 
 OBJECTIVE = "objective"
 
@@ -39,11 +39,6 @@ def number(value: object, name: str) -> float:
     if abs(result) > LARGEST:
         raise InvalidValueError(f"{name} must not exceed {LARGEST:g} in size, got {value!r}: change its unit.")
     return result
-
-
-def provides(part: object, method: str) -> bool:
-    """Whether an object (not a class: Scenario() rather than Scenario) has a method."""
-    return not isinstance(part, type) and callable(getattr(part, method, None))
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from safebo.bounds import Paper
 from safebo.domain import Box, LocalCubes, SampleHull
 from safebo.kernels import Matern
 from safebo.norms import Fixed, Hoeffding, NormEstimator, Scenario
+from safebo.norms.base import provides
 from safebo.optimizer import SafeOptimizer
-from safebo.outputs import provides
 
 
 def _paper(domain: Box, threshold: float | None, defaults: dict[str, Any], overrides: dict[str, Any]) -> SafeOptimizer:

@@ -20,8 +20,8 @@ from safebo.domain import Box, DoublingCubes, GlobalDomain, LocalCubes, Locality
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormEstimator, PosteriorScenario, Scenario
-from safebo.norms.base import check_served, count, positive
-from safebo.outputs import Output, number, provides
+from safebo.norms.base import check_served, count, positive, provides
+from safebo.outputs import Output, number
 from safebo.sets import RULES
 
 FloatArray = NDArray[np.float64]

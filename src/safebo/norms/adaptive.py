@@ -30,7 +30,7 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.compute import SingleArray, backend
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, check_served, count, even_points, floor_or_none, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_floor, check_served, count, even_points, positive, probability
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import RandomFunctions, discards, select, through_data
 
@@ -69,7 +69,7 @@ class AdaptiveScenario:
         for name in ("alpha_bar", "median", "spread", "padding"):
             object.__setattr__(self, name, positive(getattr(self, name), f"AdaptiveScenario.{name}"))
         object.__setattr__(self, "discards", discards(self.m, self.gamma, self.kappa))
-        floor_or_none(self.floor, "AdaptiveScenario.floor")
+        check_floor(self.floor, "AdaptiveScenario.floor")
 
     def estimate(self, query: NormQuery) -> float:
         """The bound for one sub-domain."""

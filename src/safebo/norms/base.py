@@ -54,11 +54,15 @@ class NormFloor(Protocol):
         ...
 
 
-def floor_or_none(value: object, name: str) -> NormFloor | None:
-    """What may be a floor: something with a method `estimate`, or nothing."""
-    if value is not None and (isinstance(value, type) or not callable(getattr(value, "estimate", None))):
-        raise InvalidValueError(f"{name} must be a norm estimator, such as LSTMNorm(), or None, got {value!r}.")
-    return value  # type: ignore[return-value]
+def provides(part: object, method: str) -> bool:
+    """Whether an object (not a class: Scenario() rather than Scenario) has a method."""
+    return not isinstance(part, type) and callable(getattr(part, method, None))
+
+
+def check_floor(floor: object, name: str) -> None:
+    """Refuse what cannot be a floor."""
+    if floor is not None and not provides(floor, "estimate"):
+        raise InvalidValueError(f"{name} must be a norm estimator, such as LSTMNorm(), or None, got {floor!r}.")
 
 
 def check_served(estimator: object, kernel: StationaryKernel, dim: int) -> None:

@@ -42,7 +42,7 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern, StationaryKernel, convolved
-from safebo.norms.base import NormFloor, NormQuery, check_served, count, floor_or_none, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_floor, check_served, count, positive, probability
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import discards, select
 
@@ -81,7 +81,7 @@ class PosteriorScenario:
         for name in ("median", "spread"):
             object.__setattr__(self, name, positive(getattr(self, name), f"PosteriorScenario.{name}"))
         object.__setattr__(self, "discards", discards(self.m, self.gamma, self.kappa))
-        floor_or_none(self.floor, "PosteriorScenario.floor")
+        check_floor(self.floor, "PosteriorScenario.floor")
 
     def estimate(self, query: NormQuery) -> float:
         """The bound for one sub-domain."""

@@ -25,7 +25,7 @@ from scipy.special import bdtr
 from safebo.compute import SingleArray, backend
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, check_served, count, floor_or_none, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_floor, check_served, count, positive, probability
 from safebo.posterior import Posterior
 
 FloatArray = NDArray[np.float64]
@@ -184,7 +184,7 @@ class Scenario:
         object.__setattr__(self, "kappa", probability(self.kappa, "Scenario.kappa"))
         object.__setattr__(self, "alpha_bar", positive(self.alpha_bar, "Scenario.alpha_bar"))
         object.__setattr__(self, "discards", discards(self.m, self.gamma, self.kappa))
-        floor_or_none(self.floor, "Scenario.floor")
+        check_floor(self.floor, "Scenario.floor")
 
     @property
     def functions(self) -> RandomFunctions:
