@@ -224,6 +224,7 @@ _ELSEWHERE = (
     "1-D, norm 1..30, noise 0.05",
     *_TWO,
     "3-D, norm 1..30",
+    "6-D, norm 1..30",
 )
 PARTS: dict[str, Part] = {
     "main": Part(_ONE, ("default", YARDSTICK, "true/mixture/confidence/global"), 300),

@@ -120,7 +120,7 @@ def picture(lines: list[Row], path: Path) -> None:
     columns = {family: [line for line in lines if line["family"] == family] for family in PARTS["main"].families}
     elsewhere = _together([line for line in lines if line["part"] == ELSEWHERE])
     if elsewhere:
-        columns["other kernels, noise, 2-D, 3-D"] = elsewhere
+        columns["other kernels, noise, 2-D, 3-D, 6-D"] = elsewhere
     figure = new_figure(4.6 * len(columns), 7.0)
     grid = figure.add_gridspec(2, len(columns), height_ratios=(3, 2))
     seen: set[str] = set()
