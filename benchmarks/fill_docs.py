@@ -19,7 +19,20 @@ import numpy as np
 
 from safebo.norms import Scenario
 from safebo.studies.calibrate import bottleneck
-from safebo.studies.calibrate.cases import BOUNDS, ELSEWHERE, ESTIMATORS, HELD_OUT, JOINT, KNOWN, PLACES, RULES, YARDSTICK
+from safebo.studies.calibrate.cases import (
+    BOUNDS,
+    ELSEWHERE,
+    ESTIMATORS,
+    HELD_OUT,
+    JOINT,
+    KINKS,
+    KNOWN,
+    PLACES,
+    ROUGH,
+    RULES,
+    SHORT,
+    YARDSTICK,
+)
 from safebo.studies.common import Row, rate_interval
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +41,8 @@ NAMES = {
     KNOWN: "default, told the true norm",
     JOINT: "`AdaptiveScenario` alone, joint",
     YARDSTICK: "SafeOpt told the true norm",
+    SHORT: "default, `stride=0.1`",
+    ROUGH: "default, with a Matern 1/2 kernel",
     "true/mixture/confidence/global": "true norm, mixture bound",
     "scenario/paper/confidence/local": "`presets.algorithm_4`",
     "scenario/paper/union/local": "the same, safe set union",
@@ -81,8 +96,9 @@ def tables(results: Path) -> dict[str, str]:
         "study": lambda: published(study),
         "coverage": lambda: coverage(norms),
         "alternatives": lambda: alternatives(norms),
-        "measured": lambda: methods(lines, ("main", "published")),
-        "dimensions": lambda: methods(lines, ("2-D", HELD_OUT, "3-D", "6-D")),
+        "measured": lambda: methods(lines, ("main", "1-D, held out", "published")),
+        "dimensions": lambda: methods(lines, ("2-D", HELD_OUT, "3-D", "3-D, held out", "6-D", "6-D, held out")),
+        "kinks": lambda: kinks(lines),
         "bottlenecks": lambda: bottlenecks(bottleneck.joined(bottleneck.known(results / "calibration"), rows)),
         "conditions": lambda: conditions(lines),
         "goals": lambda: goals(lines),
@@ -147,25 +163,35 @@ def alternatives(norms: list[Row]) -> str:
     published = ratios("scenario")
     factor = 1.0 / np.quantile(published, 0.02, axis=1).min()
     body = []
-    for name, found in (
-        ("`Scenario`, as published", published),
-        (f"the largest of its {Scenario().m} norms, nothing discarded", ratios("largest")),
-        (f"`Scenario` times {factor:.1f}, the factor that covers 98 % in every row", factor * published),
-        ("`AdaptiveScenario`", ratios("adaptive")),
-        ("`PosteriorScenario`", ratios("posterior")),
-        ("the larger of the last two", np.maximum(ratios("adaptive"), ratios("posterior"))),
+    for name, nominal, found in (
+        ("`Scenario`, as published", 90, published),
+        (f"the largest of its {Scenario().m} norms, nothing discarded", 90, ratios("largest")),
+        (f"`Scenario` times {factor:.1f}, the factor that covers 98 % in every row", 98, factor * published),
+        ("`AdaptiveScenario`", 98, ratios("adaptive")),
+        ("`PosteriorScenario`", 99, ratios("posterior")),
+        ("the larger of the last two", 98, np.maximum(ratios("adaptive"), ratios("posterior"))),
     ):
         covered, medians = 100.0 * (found >= 1.0).mean(axis=1), np.median(found, axis=1)
         by_samples = [f"{np.exp(np.mean(np.log(medians[[key[2] == n for key in groups]]))):.1f}" for n in ("1", "3", "8")]
-        body.append((name, f"{covered.min():.0f} to {covered.max():.0f} %", int((covered < 97.0).sum()), *by_samples))
-    head = ("bound", "covers", f"of {len(groups)} rows below 97 %")
+        below = int((covered < nominal - 1e-9).sum())
+        body.append((name, f"{nominal} %", f"{covered.min():.0f} to {covered.max():.0f} %", below, *by_samples))
+    head = ("bound", "nominal", "covers", f"of {len(groups)} rows below nominal")
     return _table((*head, *(f"bound / norm, {n} in it" for n in ("1 sample", "3 samples", "8 samples"))), body)
 
 
 def methods(lines: list[Row], parts: tuple[str, ...]) -> str:
     """Safety and progress of the named methods."""
     return _table(
-        ("problems", "method", "unsafe runs (95 %)", "worst", "solved (95 %)", "median experiments to 95 %", "norm too small"),
+        (
+            "problems",
+            "method",
+            "unsafe runs (95 %)",
+            "worst",
+            "solved (95 %)",
+            "median experiments to 95 %",
+            "norm too small",
+            "interval missed",
+        ),
         [
             (
                 _problems(line["part"], line["family"]),
@@ -175,6 +201,7 @@ def methods(lines: list[Row], parts: tuple[str, ...]) -> str:
                 _solved(line, interval=True),
                 _median(line),
                 _too_small(line),
+                line["interval_missed"],
             )
             for line in lines
             if line["part"] in parts and line["method"] in NAMES
@@ -202,9 +229,25 @@ def conditions(lines: list[Row]) -> str:
     )
 
 
+def kinks(lines: list[Row]) -> str:
+    """What helps where a function is less smooth than its kernel says, and what it costs where it is not."""
+    of = ("kink above the limit", "step above the limit", "1-D, norm 1..30")
+    first = [v for v in lines if v["part"] in ("main", "conditions") and v["family"] in of and v["method"] == "default"]
+    others = [v for v in lines if v["part"] in (KINKS, "short strides")]
+    both = sorted(first + others, key=lambda v: of.index(v["family"]))
+    body = [
+        (_plain(v["family"]), NAMES[v["method"]], _unsafe(v), _worst(v), _solved(v), _median(v), v["interval_missed"])
+        for v in both
+    ]
+    return _table(("problems", "method", "unsafe runs (95 %)", "worst", "solved", "median", "interval missed"), body)
+
+
 def goals(lines: list[Row]) -> str:
     """What was aimed at, for every family that satisfies the assumptions, and whether it is met."""
-    share = {"main": 0.95, "conditions": 0.95, "2-D": 0.9, HELD_OUT: 0.9, "2-D conditions": 0.9, "3-D": None, "6-D": None}
+    share = {
+        "main": 0.95, "1-D, held out": 0.95, "conditions": 0.95, "1-D RBF, held out": 0.95, "2-D": 0.9, HELD_OUT: 0.9,
+        "2-D conditions": 0.9, "3-D": None, "3-D, held out": None, "6-D": None, "6-D, held out": None,
+    }  # fmt: skip
     mine = {(line["part"], line["family"], line["method"]): line for line in lines if line["assumptions"]}
     body = []
     for part, family in dict.fromkeys((part, family) for part, family, _ in mine if part in share):
@@ -309,7 +352,7 @@ def _plain(family: str) -> str:
 
 
 def _problems(part: str, family: str) -> str:
-    return _plain(family) + (", held out" if part == HELD_OUT else "")
+    return _plain(family) + (", held out" if part.endswith(", held out") else "")
 
 
 def _unsafe(line: Row, of: bool = True) -> str:

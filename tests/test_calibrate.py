@@ -73,15 +73,31 @@ def test_norms_of_a_family_are_spread_over_their_range():
     assert 1.0 <= min(norms) < 10.0 < 20.0 < max(norms) <= 30.0
 
 
-@pytest.mark.parametrize("name", ["kink at the limit", "step at the limit"])
-def test_bent_functions_differ_only_where_it_is_unsafe(name):
-    family = cases.FAMILIES[name]
-    bent, plain = family.problem(3), cases.FAMILIES["1-D, norm 1..30"].problem(3)
-    before, after = plain.f(STARTS), bent.f(STARTS)
-    safe = before >= plain.threshold
-    assert bent.threshold == plain.threshold and 0 < safe.sum() < len(safe)
-    np.testing.assert_array_equal(after[safe], before[safe])
-    assert (after[~safe] < before[~safe]).all()
+@pytest.mark.parametrize("shape", ["kink", "step", "cliff"])
+def test_bent_functions_break_where_it_is_still_safe(shape):
+    bent, plain = cases.FAMILIES[f"{shape} above the limit"].problem(3), cases.FAMILIES["1-D, norm 1..30"].problem(3)
+    assert bent.threshold == plain.threshold and bent.value(bent.initial) == pytest.approx(plain.initial_value)
+    x = np.linspace(0.0, 1.0, 20_001)[:, None]
+    before, after, edge = plain.f(x), bent.f(x), 0.5 * (plain.threshold + plain.initial_value)
+    np.testing.assert_array_equal(after[before >= edge], before[before >= edge])
+    assert (after[before < edge] < before[before < edge]).all()
+    just_below = (before < edge) & (before > edge - 1e-3)
+    margin = after[just_below] - bent.threshold  # half of the start's at the kink, a quarter below the step, none below the cliff
+    share = {"kink": 1.0, "step": 0.5, "cliff": None}[shape]
+    if share is None:
+        assert (margin < 0.0).all()
+    else:
+        assert just_below.any() and margin == pytest.approx(share * (edge - plain.threshold), abs=3e-3)
+
+
+@pytest.mark.parametrize("shape", ["kink", "step", "cliff"])
+def test_optimum_of_a_bent_function_can_be_reached(shape):
+    for seed in range(6):
+        bent = cases.FAMILIES[f"{shape} above the limit"].problem(seed)
+        ends = sorted([float(bent.initial[0]), float(bent.optimum_x[0])])
+        way = np.append(np.linspace(*ends, 4001), ends)[:, None]
+        assert bent.f(way).min() >= bent.threshold and bent.f(way).max() == pytest.approx(bent.optimum, abs=1e-3)
+        assert bent.score(bent.optimum) == 1.0 and bent.optimum > bent.initial_value + 5.0 * bent.noise
 
 
 def test_heavy_tailed_noise_has_the_stated_standard_deviation():
@@ -98,7 +114,7 @@ def test_heavy_tailed_noise_has_the_stated_standard_deviation():
     [
         ("1-D, norm 1..30", "default"),
         ("wrong kernel: RBF for Matern 3/2", "scenario/paper/union/local"),
-        ("kink at the limit", "default"),
+        ("kink above the limit", "default"),
         ("heavy-tailed noise", "hoeffding/ay/continuity/global"),
         ("2-D, norm 1..10", "adaptive/mixture/confidence/global"),
     ],
@@ -276,6 +292,11 @@ def test_bottlenecks_are_written_once_and_shown_with_the_outcome(tmp_path, monke
 
 
 def test_held_out_problems_are_others():
-    jobs = calibrate.study(["2-D", cases.HELD_OUT], quick=False)
-    seeds = {part: {job[3] for job in jobs if job[0] == part} for part in ("2-D", cases.HELD_OUT)}
-    assert len(seeds["2-D"]) == 90 and len(seeds[cases.HELD_OUT]) == 20 and not seeds["2-D"] & seeds[cases.HELD_OUT]
+    seeds: dict[tuple[bool, str], set[int]] = {}
+    for part, family, _, seed, _, _ in calibrate.study([*cases.PARTS], quick=False):
+        seeds.setdefault((part.endswith(", held out"), family), set()).add(seed)
+    held_out = {family: chosen for (out, family), chosen in seeds.items() if out}
+    assert {cases.FAMILIES[family].dim for family in held_out} == {1, 2, 3, 6}
+    assert len(held_out["1-D, norm 1..10"]) == 100 and len(held_out["2-D, norm 1..10"]) == 20
+    for family, chosen in held_out.items():
+        assert not chosen & seeds[False, family]

@@ -16,6 +16,7 @@ from safebo.kernels import RBF, Matern, StationaryKernel
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, PosteriorScenario, Scenario
 from safebo.optimizer import SafeOptimizer
 from safebo.problems import RKHSProblem
+from safebo.problems.synthetic import reachable_argmax
 from safebo.studies.common import plan_constants
 
 
@@ -57,19 +58,19 @@ class Family:
 
 
 class _Bent:
-    """f plus something that no RKHS of a Matern 3/2 or smoother kernel contains, below the safe region's edge."""
+    """f plus something that no RKHS of a Matern 3/2 or smoother kernel contains, where f is below an edge in the safe region."""
 
     def __init__(self, f: Any, threshold: float, edge: float, shape: str):
-        self._f, self._threshold, self._edge, self._shape = f, threshold, edge, shape
+        self._f, self._margin, self._edge, self._shape = f, edge - threshold, edge, shape
         self.kernel, self.dim, self.norm = f.kernel, f.dim, f.norm
 
     def __call__(self, x: Any) -> Any:
         values = self._f(x)
-        below = np.minimum(values - self._threshold, 0.0)
-        if self._shape == "cliff":  # it breaks off half-way between the start and the threshold: nothing measured warns of it
-            return np.where(values < self._edge, values - (self._edge - self._threshold) - 0.1 * self.norm, values)
-        # a kink at the threshold (the slope triples), or a fall of half the norm's amplitude just beyond it
-        return values + 2.0 * below if self._shape == "kink" else np.where(below < 0.0, values - 0.1 * self.norm, values)
+        if self._shape == "kink":  # the slope triples
+            return values + 2.0 * np.minimum(values - self._edge, 0.0)
+        # a step down half of the way to the threshold, or a cliff, straight into what is unsafe
+        fall = 0.5 * self._margin if self._shape == "step" else self._margin + 0.1 * self.norm
+        return np.where(values < self._edge, values - fall, values)
 
     def local_norm(self, *_: Any, **__: Any) -> float:
         """Not a member of the space."""
@@ -77,9 +78,12 @@ class _Bent:
 
 
 def _bent(problem: RKHSProblem, shape: str) -> RKHSProblem:
-    """The same start and optimum, with a kink or a step where the safe region ends, or a cliff above that."""
+    """The same start and threshold, bent half-way between their values; the optimum is the one that can still be reached."""
     edge = 0.5 * (problem.threshold + problem.initial_value)
-    return replace(problem, f=_Bent(problem.f, problem.threshold, edge, shape))  # type: ignore[arg-type]
+    f = _Bent(problem.f, problem.threshold, edge, shape)
+    points = np.sort(np.append(np.linspace(0.0, 1.0, 10_001), problem.initial[0]))[:, None]
+    best = reachable_argmax(f(points), problem.threshold, int(np.searchsorted(points[:, 0], problem.initial[0])))
+    return replace(problem, f=f, optimum_x=points[best], optimum=float(f(points[best : best + 1])[0]))  # type: ignore[arg-type]
 
 
 M32, M52 = Matern(1.5, 0.1), Matern(2.5, 0.1)
@@ -111,8 +115,8 @@ FAMILIES: dict[str, Family] = {
     "wrong kernel: Matern 3/2 for 5/2": Family(1, M52, HIGH, model=M32, assumptions=False),
     "lengthscale 1.5 times too long": Family(1, M32, HIGH, model=Matern(1.5, 0.15), assumptions=False),
     "lengthscale 1.5 times too short": Family(1, M32, HIGH, model=Matern(1.5, 0.1 / 1.5), assumptions=False),
-    "kink at the limit": Family(1, M32, HIGH, shape="kink", assumptions=False),
-    "step at the limit": Family(1, M32, HIGH, shape="step", assumptions=False),
+    "kink above the limit": Family(1, M32, HIGH, shape="kink", assumptions=False),
+    "step above the limit": Family(1, M32, HIGH, shape="step", assumptions=False),
     "cliff above the limit": Family(1, M32, HIGH, shape="cliff", assumptions=False),
     "heavy-tailed noise": Family(1, M32, HIGH, heavy_tails=True, assumptions=False),
 }
@@ -130,10 +134,12 @@ PLACES = ("local", "global")
 
 KNOWN = "default, norm told"  # the library's own settings but for the norm, which is the true one
 JOINT = "adaptive norm, joint"  # in two dimensions: without the second family of functions, and without a plan
+SHORT = "default, stride 0.1"
+ROUGH = "default, Matern 1/2"  # a kernel whose space contains functions with kinks
 
 
 def optimizer(method: str, family: Family, problem: RKHSProblem, seed: int, m: int | None = None) -> SafeOptimizer:
-    """`estimator/bound/rule/place`, for example adaptive/mixture/confidence/local; or "default", or `KNOWN`."""
+    """`estimator/bound/rule/place`, for example adaptive/mixture/confidence/local; or "default", or a variant of it."""
     return _build(method, family, problem.domain, problem.threshold, problem.f.norm, seed, m)
 
 
@@ -161,11 +167,16 @@ def _build(
         return SafeOptimizer(domain, threshold, norm=Fixed(true_norm), **common)
     if method == JOINT:
         return SafeOptimizer(domain, threshold, norm=AdaptiveScenario(), acquisition="joint", **common)
+    if method == SHORT:
+        return SafeOptimizer(domain, threshold, stride=0.1, **common)
+    if method == ROUGH:
+        return SafeOptimizer(domain, threshold, **common | {"kernel": Matern(0.5, common["kernel"].lengthscale)})
     parts = method.split("/")
     known = (ESTIMATORS, tuple(BOUNDS), RULES, PLACES)
     if len(parts) != 4 or any(part not in names for part, names in zip(parts, known, strict=False)):
         raise InvalidValueError(
-            f"Unknown method {method!r}: estimator/bound/rule/place from {known}, or 'default', {KNOWN!r}, {JOINT!r}."
+            f"Unknown method {method!r}: estimator/bound/rule/place from {known}, or 'default', {KNOWN!r}, {JOINT!r}, {SHORT!r}, "
+            f"{ROUGH!r}."
         )
     estimator, bound, rule, place = parts
     scenarios: dict[str, Any] = {} if m is None else {"m": m}
@@ -215,8 +226,11 @@ _ONE = ("1-D, norm 1..10", "1-D, norm 1..30")
 _REST = tuple(name for name, f in FAMILIES.items() if f.dim == 1 and name not in _ONE)
 _TWO = ("2-D, norm 1..10", "2-D, norm 1..30")
 _TWO_REST = tuple(name for name, f in FAMILIES.items() if f.dim == 2 and name not in _TWO)
+_THREE = ("3-D, norm 1..10", "3-D, norm 1..30")
+_SIX = ("6-D, norm 1..10", "6-D, norm 1..30")
 _PUBLISHED = "scenario/paper/confidence/local"
 HELD_OUT = "2-D, held out"
+KINKS = "kinks and steps"
 ELSEWHERE = "combinations elsewhere"
 _ELSEWHERE = (
     "1-D, norm 1..30, Matern 5/2",
@@ -231,10 +245,17 @@ PARTS: dict[str, Part] = {
     "published": Part(_ONE, (_PUBLISHED, "scenario/paper/union/local", "scenario/paper/confidence/global"), 100),
     "conditions": Part(_REST, ("default", YARDSTICK), 60),
     "2-D": Part(_TWO, ("default", JOINT, YARDSTICK, KNOWN), 90),
-    HELD_OUT: Part(_TWO, ("default", YARDSTICK), 20, first=90),  # problems that no constant was chosen with
+    # held out: problems that no constant was chosen with
+    "1-D, held out": Part(_ONE, ("default", YARDSTICK), 100, first=300),
+    "1-D RBF, held out": Part(("1-D, norm 1..30, RBF",), ("default", YARDSTICK), 40, first=300),
+    HELD_OUT: Part(_TWO, ("default", YARDSTICK), 20, first=90),
+    "3-D, held out": Part(_THREE, ("default", YARDSTICK), 6, first=20),
+    "6-D, held out": Part(_SIX, ("default", YARDSTICK), 3, first=8),
     "2-D conditions": Part(_TWO_REST, ("default", YARDSTICK), 20),
-    "3-D": Part(("3-D, norm 1..10", "3-D, norm 1..30"), ("default", YARDSTICK), 20),
-    "6-D": Part(("6-D, norm 1..10", "6-D, norm 1..30"), ("default", YARDSTICK), 8),
+    "3-D": Part(_THREE, ("default", YARDSTICK), 20),
+    "6-D": Part(_SIX, ("default", YARDSTICK), 8),
+    KINKS: Part(("kink above the limit", "step above the limit"), (SHORT, ROUGH), 60),
+    "short strides": Part(("1-D, norm 1..30",), (SHORT,), 60),
     "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),
     ELSEWHERE: Part(_ELSEWHERE, tuple(COMBINATIONS), 4, m=250, experiments=30),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from safebo.studies.calibrate.bottleneck import bottleneck_table
-from safebo.studies.calibrate.cases import ELSEWHERE, ESTIMATORS, FAMILIES, JOINT, PARTS, YARDSTICK
+from safebo.studies.calibrate.cases import ELSEWHERE, ESTIMATORS, FAMILIES, JOINT, PARTS, YARDSTICK, served
 from safebo.studies.calibrate.coverage import coverage_table
 from safebo.studies.common import Row, provenance, rate_interval, write_json
 
@@ -75,7 +75,7 @@ def table(lines: list[Row]) -> str:
         "Unsafe: runs with an unsafe experiment, with the exact 95 % interval of the rate. Solved: runs that measured a point",
         "within 5 % of the reachable optimum. Median: experiments until half of the runs are solved. Norm, interval: runs in",
         "which the norm of a certificate was below the true local norm, or an interval missed the truth. -: not measured, or not",
-        "reached.",
+        "reached. s: mean seconds per run, on machines of different speed and load.",
         "",
     ]
     for part in PARTS:
@@ -109,7 +109,7 @@ def picture(lines: list[Row], path: Path) -> None:
 
     Above, methods with an unsafe run, with many runs, or both; a number says how many combinations are at the same place. Below,
     the combinations without an unsafe run by norm estimator: sub-domains are circles, the whole domain squares. The third column
-    has all other families of `ELSEWHERE` together.
+    has those families of `ELSEWHERE` together that all estimators serve.
     """
     from safebo.report.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, dress, legend, new_figure
 
@@ -117,10 +117,17 @@ def picture(lines: list[Row], path: Path) -> None:
         "true": GREY, "scenario": VERMILLION, "adaptive": BLUE, "hoeffding": PURPLE, "posterior": SKY, "both": BLACK,
         "default": GREEN,
     }  # fmt: skip
-    columns = {family: [line for line in lines if line["family"] == family] for family in PARTS["main"].families}
-    elsewhere = _together([line for line in lines if line["part"] == ELSEWHERE])
+    shown = [line for line in lines if line["part"] in ("main", "published", "combinations")]
+    columns = {family: [line for line in shown if line["family"] == family] for family in PARTS["main"].families}
+    elsewhere = _together(
+        [
+            line
+            for line in lines
+            if line["part"] == ELSEWHERE and all(served(name, FAMILIES[line["family"]]) for name in ESTIMATORS)
+        ]
+    )
     if elsewhere:
-        columns["other kernels, noise, 2-D, 3-D, 6-D"] = elsewhere
+        columns["other kernels, noise, 2-D"] = elsewhere
     figure = new_figure(4.6 * len(columns), 7.0)
     grid = figure.add_gridspec(2, len(columns), height_ratios=(3, 2))
     seen: set[str] = set()
@@ -153,10 +160,12 @@ def picture(lines: list[Row], path: Path) -> None:
         for (estimator, local, x, y), number in crowd.items():
             safe = y == 0.0
             place, height = (strip, names.index(estimator) + (0.18 if local else -0.18)) if safe else (axes, y)
+            label = "" if safe else f"{estimator}, {'local' if local else 'global'}"
             place.plot(
                 x, height, "o" if local else "s", ms=3.0 + 1.6 * np.sqrt(number) if safe else 4.5, color=colours[estimator],
-                alpha=0.75, mec="white", mew=0.5, clip_on=False, zorder=3,
+                alpha=0.75, mec="white", mew=0.5, clip_on=False, zorder=3, label="_" if safe or label in seen else label,
             )  # fmt: skip
+            seen.add(label)
             if number > 1 and not safe:
                 axes.annotate(str(number), (x, y), (-6, -3), textcoords="offset points", ha="right", fontsize=7)
         axes.set(title=title.replace("..", " to "), xlim=(-4, 104))
