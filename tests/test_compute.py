@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from safebo.compute import backend, variance_floor
+from safebo.compute import backend, fused_cpu, variance_floor
 from safebo.exceptions import InvalidValueError
 from tests.references.kernels import PROFILES, make_kernel
 from tests.references.posterior import posterior
@@ -370,30 +370,56 @@ def one_thread():
     numba.set_num_threads(threads)
 
 
-def test_results_do_not_depend_on_the_number_of_threads(one_thread):
+def everything(seed=0, m=40, size=150, shape=(30, 40, 5), columns=1300):
+    """The results of all kernels of the fused backend."""
     compute = backend("numba")
-    x, z, a = functions(2, m=40)
-    x1, z1, a1 = functions(1, m=40, is_sorted=True)
+    x, z, a = functions(2, m=m, size=size, seed=seed)
+    x1, z1, a1 = functions(1, m=m, size=size, is_sorted=True, seed=seed)
     given_, _ = advance_problem(2, "matern52")
-    rng = np.random.default_rng(0)
-    weights, rhs = rng.normal(size=(30, 40, 5)), rng.normal(size=(T, 1300))
+    rng = np.random.default_rng(seed)
+    weights, rhs = rng.normal(size=shape), rng.normal(size=(T, columns))
+    return [
+        *compute.scenario_parts(x, z, a, "matern32", is_sorted=False),
+        *compute.scenario_parts(x, z, a, "rbf", is_sorted=False),
+        *compute.scenario_parts(x1, z1, a1, "matern32", is_sorted=True),
+        *advanced(compute, given_, "matern52", [2, T]),
+        *intersected(compute, intersect_problem(2, "matern52")[0], "matern52"),
+        compute.lower_envelope(weights, np.array([0.1, 0.2, 0.3])),
+        compute.cholesky_solve(given_[2], rhs),
+    ]
 
-    def everything():
-        return [
-            *compute.scenario_parts(x, z, a, "matern32", is_sorted=False),
-            *compute.scenario_parts(x, z, a, "rbf", is_sorted=False),
-            *compute.scenario_parts(x1, z1, a1, "matern32", is_sorted=True),
-            *advanced(compute, given_, "matern52", [2, T]),
-            *intersected(compute, intersect_problem(2, "matern52")[0], "matern52"),
-            compute.lower_envelope(weights, np.array([0.1, 0.2, 0.3])),
-            compute.cholesky_solve(given_[2], rhs),
-        ]
 
+def test_results_do_not_depend_on_the_number_of_threads(one_thread):
     many = everything()
     with one_thread:
         one = everything()
     for first, second in zip(many, one, strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+@settings(max_examples=15)
+@given(seeds, st.integers(1, 60), st.integers(1, 300), st.tuples(*3 * [st.integers(1, 40)]), st.integers(1, 1300))
+def test_both_versions_of_a_kernel_give_the_same_bits(seed, m, size, shape, columns):
+    """A record made on a large machine must replay on a small one, and in a worker with one thread."""
+    results = []
+    for version in ("many", "alone"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fused_cpu._Kernel, "__call__", lambda self, _, *given, v=version: getattr(self, v)(*given))
+            results.append(everything(seed, m, size, shape, columns))
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_one_task_and_one_thread_are_not_handed_over(monkeypatch):
+    called = []
+    kernel = fused_cpu._Kernel(lambda: None)
+    kernel.many, kernel.alone = (lambda name=name: called.append(name) for name in ("many", "alone"))
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 4)
+    kernel(1)
+    kernel(2)
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
+    kernel(2)
+    assert called == ["alone", "many", "alone"]
 
 
 def test_unknown_backend_is_named(monkeypatch):

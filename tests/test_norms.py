@@ -17,6 +17,7 @@ from scipy.stats import beta, kstest
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import RBF, Matern
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormQuery, PosteriorScenario, Scenario
+from safebo.norms import scenario as module
 from safebo.norms.scenario import RandomFunctions, discards, make_query
 from safebo.rkhs import random_function
 from tests.references import scenario as reference
@@ -505,3 +506,16 @@ def test_queries_know_their_box():
     assert isinstance(q, NormQuery)
     assert q.width == pytest.approx(0.7)
     assert q.kernel == Matern(1.5, (0.1, 0.2)) and q.posterior.regulariser == pytest.approx(0.05**2)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_draws_do_not_depend_on_threads(dim, monkeypatch):
+    draws = []
+    for few, threads in ((0, "2"), (0, "1"), (10**9, "2")):
+        monkeypatch.setattr(module, "_FEW", few)
+        monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
+        module._latest[0] = ((), *module._latest[0][1:])  # forget the draws of the step before
+        draws.append(RandomFunctions(m=200).draw(60, dim, (1, 2, dim)))
+    for centres, coefficients in draws[1:]:
+        np.testing.assert_array_equal(centres, draws[0][0])
+        np.testing.assert_array_equal(coefficients, draws[0][1])

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -67,6 +68,28 @@ _P3, _P4, _P5 = _f(0.05550713274651294), _f(0.009675541479840913), _f(0.00132764
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
 
 _fast = numba.njit(inline="always", fastmath=True, cache=True, error_model="numpy")
+
+
+class _Kernel:
+    """A kernel with a parallel loop, compiled twice: for several threads, and for one.
+
+    Handing a task to numba's threads takes a tenth of a millisecond, also if there is only one of them, and the caller naps
+    meanwhile. In one dimension that is more than most tasks take. Each version is compiled when it is first needed.
+    """
+
+    def __init__(self, function: Any, **options: Any):
+        alone = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_alone")
+        alone.__qualname__ = alone.__name__  # numba caches by this name: the versions must not share a file
+        common = {"nogil": True, "cache": True, "error_model": "numpy", **options}
+        self.many, self.alone = numba.njit(parallel=True, **common)(function), numba.njit(**common)(alone)
+
+    def __call__(self, tasks: int, *arguments: object) -> None:
+        """Run with these arguments; `tasks` is the number of iterations of the parallel loop."""
+        (self.alone if tasks <= 1 or numba.config.NUMBA_NUM_THREADS == 1 else self.many)(*arguments)
+
+
+def _threaded(**options: Any) -> Callable[[Any], _Kernel]:
+    return lambda function: _Kernel(function, **options)
 
 
 @_fast
@@ -196,7 +219,7 @@ def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
             result[k] += value
 
 
-@numba.njit(parallel=True, nogil=True, fastmath=True, cache=True, error_model="numpy")
+@_threaded(fastmath=True)
 def _scenarios(x, z, a, inner, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
     """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
     size = a.shape[1]
@@ -216,7 +239,7 @@ def _scenarios(x, z, a, inner, factor, axes, terms, quad, sums):  # type: ignore
         quad[s] = _pairs(tiled, tiled_weights, inner[s], axes, terms)
 
 
-@numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
+@_threaded(fastmath={"contract"})
 def _markov(x, order, z, a, factor, c1, c2, quad, sums):  # type: ignore[no-untyped-def]
     """One dimension, half-integer Matern: carry the sums of a e^-h, a h e^-h, a h^2 e^-h from one event to the next.
 
@@ -266,7 +289,7 @@ def _markov(x, order, z, a, factor, c1, c2, quad, sums):  # type: ignore[no-unty
             sums[order[k], s] = left[k] + right[k]
 
 
-@numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
+@_threaded(fastmath={"contract"})
 def _solve(chol, rhs):  # type: ignore[no-untyped-def]
     """Forward and backward substitution in place for rhs (t, m); a task is a block of columns."""
     size, m = rhs.shape
@@ -343,7 +366,7 @@ def _advance_chunk(  # type: ignore[no-untyped-def]
                 upper[g] = min(upper[g], mean[g] + half)
 
 
-@numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
+@_threaded(fastmath={"contract"})
 def _advance(  # type: ignore[no-untyped-def]
     points, factor, x, chol, white, betas, start, rbf, c1, c2, scale, basis, keep, mean, variance, lower, upper, floor, chunk
 ):
@@ -380,7 +403,7 @@ def _moments(rotated, squares, target, weight, scale, mu, var):  # type: ignore[
             var[g] -= w * square[g]
 
 
-@numba.njit(parallel=True, nogil=True, fastmath={"contract"}, cache=True, error_model="numpy")
+@_threaded(fastmath={"contract"})
 def _intersect(  # type: ignore[no-untyped-def]
     points, factor, x, vectors, weights, targets, factors, rbf, c1, c2, scale, floor, chunk, lower, upper, mean, variance
 ):
@@ -451,7 +474,7 @@ def _envelope_line(values, spacing, out, apex, start):  # type: ignore[no-untype
         out[q] = offset * offset + values[apex[k]]
 
 
-@numba.njit(parallel=True, nogil=True, cache=True, error_model="numpy")
+@_threaded()
 def _short_axis(values, spacing, tasks):  # type: ignore[no-untyped-def]
     """The same as `_envelope_axis` by comparing all pairs: for short lines, many of which are handled at once."""
     before, length, after = values.shape
@@ -471,7 +494,7 @@ def _short_axis(values, spacing, tasks):  # type: ignore[no-untyped-def]
                         out[k] = min(out[k], squared + line[k])
 
 
-@numba.njit(parallel=True, nogil=True, cache=True, error_model="numpy")
+@_threaded()
 def _envelope_axis(values, spacing):  # type: ignore[no-untyped-def]
     """Transform values (before, length, after) along the middle axis, in place; a task is a block of neighbouring lines."""
     before, length, after = values.shape
@@ -518,6 +541,10 @@ def _exclusive(what: str, *key: object) -> Iterator[None]:
             timer.cancel()
 
 
+def _blocks(size: int, each: int) -> int:
+    return (size + each - 1) // each
+
+
 def _family(family: str) -> tuple[bool, float, float, float]:
     """(is RBF, c1, c2, factor) with kappa = (1 + c1 c + c2 c^2) e^-c and c = factor * r."""
     return {
@@ -548,19 +575,19 @@ class FusedCPU:
         if is_sorted and not rbf:
             order = np.argsort(x[:, 0], kind="stable")
             with _exclusive("the scenario sums (1-D)"):
-                _markov(x[order, 0] * factor, order, z[:, 0, :], a, factor, c1, c2, quad, sums)
+                _markov(m, x[order, 0] * factor, order, z[:, 0, :], a, factor, c1, c2, quad, sums)
             return quad, sums
         terms = 0 if rbf else 1 + (c1 > 0.0) + (c2 > 0.0)
         counted = np.full(m, size, dtype=np.intp) if inner is None else inner
         with _exclusive("the scenario sums", n, terms):
-            _scenarios(x * factor, z, a, counted, np.float32(factor), (0,) * n, (0,) * terms, quad, sums)
+            _scenarios(m, x * factor, z, a, counted, np.float32(factor), (0,) * n, (0,) * terms, quad, sums)
         return quad, sums
 
     def cholesky_solve(self, chol: FloatArray, rhs: FloatArray) -> FloatArray:
         """See `Compute.cholesky_solve`."""
         result = np.array(rhs, dtype=np.float64, order="C")
         with _exclusive("the triangular solves"):
-            _solve(chol, result)
+            _solve(_blocks(result.shape[1], _CHUNK), chol, result)
         return result
 
     def advance(
@@ -586,7 +613,7 @@ class FusedCPU:
         floor = variance_floor(0, outputscale)  # grows with the number of samples, row by row
         with _exclusive("the posterior"):
             _advance(
-                points, factor, x * factor, chol, white, betas, start, rbf, c1, c2, outputscale,
+                _blocks(points.shape[1], _CHUNK), points, factor, x * factor, chol, white, betas, start, rbf, c1, c2, outputscale,
                 rows, keep, mean, variance, lower, upper, floor, _CHUNK,
             )  # fmt: skip
 
@@ -609,8 +636,9 @@ class FusedCPU:
         rbf, c1, c2, factor = _family(family)
         with _exclusive("the intervals"):
             _intersect(
-                points, factor, x * factor, np.ascontiguousarray(vectors), weights, targets, factors, rbf, c1, c2, outputscale,
-                variance_floor(len(x), outputscale), _BAND_CHUNK, lower, upper, mean, variance,
+                _blocks(points.shape[1], _BAND_CHUNK), points, factor, x * factor, np.ascontiguousarray(vectors), weights,
+                targets, factors, rbf, c1, c2, outputscale, variance_floor(len(x), outputscale), _BAND_CHUNK, lower, upper,
+                mean, variance,
             )  # fmt: skip
 
     def lower_envelope(self, weights: FloatArray, spacing: FloatArray) -> FloatArray:
@@ -621,9 +649,9 @@ class FusedCPU:
             lines = result.reshape(before, length, after)
             with _exclusive("the distance transform"):
                 if length <= _SHORT:
-                    _short_axis(lines, float(spacing[axis]), min(before, _TASKS))
+                    _short_axis(min(before, _TASKS), lines, float(spacing[axis]), min(before, _TASKS))
                 else:
-                    _envelope_axis(lines, float(spacing[axis]))
+                    _envelope_axis(before * _blocks(after, _LINES), lines, float(spacing[axis]))
         return result
 
 

@@ -85,7 +85,7 @@ class RandomFunctions:
                 centres[rows] *= stretch[:, None]
             _symmetric(generator, coefficients[rows])
 
-        _fill(self.m, seed, fill)
+        _fill(self.m, (dim + 1) * size, seed, fill)
         coefficients *= np.float32(self.alpha_bar)
         return centres, coefficients
 
@@ -114,16 +114,24 @@ def through_data(posterior: Posterior, quad: FloatArray, phi: FloatArray) -> Flo
 
 
 _BLOCKS = 8  # streams that the functions of a draw are split into; fixed, so that results do not depend on the machine
+_FEW = 2**18  # numbers of a draw below which threads take longer to start than to draw
 
 
-def _fill(m: int, seed: tuple[int, ...], fill: Callable[[np.random.Generator, slice], None]) -> None:
-    """Call fill(generator, functions) for blocks of functions, each with a stream of its own, on all cores."""
+def _fill(m: int, size: int, seed: tuple[int, ...], fill: Callable[[np.random.Generator, slice], None]) -> None:
+    """Call fill(generator, functions) for blocks of functions, each with a stream of its own, `size` numbers a function.
+
+    On all cores, unless there are few numbers or the process is told to use one thread.
+    """
     streams = np.random.SeedSequence(seed).spawn(_BLOCKS)
     edges = np.linspace(0, m, _BLOCKS + 1).astype(int).tolist()
 
     def block(i: int) -> None:
         fill(np.random.Generator(np.random.SFC64(streams[i])), slice(edges[i], edges[i + 1]))
 
+    if m * size < _FEW or os.environ.get("NUMBA_NUM_THREADS") == "1":
+        for i in range(_BLOCKS):
+            block(i)
+        return
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _BLOCKS)) as pool:  # numpy fills arrays without the interpreter lock
         list(pool.map(block, range(_BLOCKS)))
 
@@ -147,7 +155,7 @@ def _line_draws(m: int, length: int, seed: tuple[int, ...]) -> tuple[SingleArray
         np.cumsum(sums[rows], axis=1, out=sums[rows])
         _symmetric(generator, unit[rows])
 
-    _fill(m, seed, fill)
+    _fill(m, 2 * length, seed, fill)
     _latest[0] = key, sums, unit
     return sums, unit
 
