@@ -1,4 +1,4 @@
-"""`python -m benchmarks [scenario] [algorithm4] [sets] [intervals] [growth] [memory] [--out DIR]`: all of them without a name.
+"""`python -m benchmarks [NAME ...] [--out DIR]`: scenario, algorithm4, sets, intervals, handover, growth, memory; or all of them.
 
 Every number is a ratio of two measurements taken in turns in the same process on the same cores; results are written as JSON.
 """
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks import plain
-from safebo import Matern, Scenario, presets
+from safebo import Matern, SafeOptimizer, Scenario, presets
 from safebo.bounds import MartingaleMixture
 from safebo.domain import Cube, Grid, resolve_points_per_axis
 from safebo.posterior import Posterior, scaled_columns
@@ -159,6 +159,36 @@ def intervals(samples: int = 20, norm: float = 5.0, noise: float = 0.1) -> list[
     return rows
 
 
+def handover(experiments: int = 15) -> list[dict[str, object]]:
+    """A run in 1-D: every kernel handed to numba's threads ("plain") against small tasks where they are ("safebo")."""
+    from safebo.compute import fused_cpu
+
+    chosen = fused_cpu._Kernel.__call__
+
+    def handed_over(kernel: fused_cpu._Kernel, _: int, *given: object) -> None:
+        kernel.many(*given)
+
+    def run(make: Callable[..., SafeOptimizer], call: Callable[..., None]) -> None:
+        problem = RKHSProblem.sample(1, 5.0, 2)
+        fused_cpu._Kernel.__call__ = call  # type: ignore[method-assign]
+        try:
+            optimizer = make(problem.domain, problem.threshold)
+            optimizer.tell(problem.initial, problem.initial_value)
+            for _ in range(experiments):
+                trial = optimizer.ask()
+                if trial is None:
+                    break
+                optimizer.tell(trial, problem.value(trial.params))
+        finally:
+            fused_cpu._Kernel.__call__ = chosen  # type: ignore[method-assign]
+
+    return [
+        {"method": make.__name__, "experiments": experiments}
+        | in_turns(partial(run, make, handed_over), partial(run, make, chosen), rounds=3)
+        for make in (presets.algorithm_4, SafeOptimizer)
+    ]
+
+
 def growth() -> list[dict[str, object]]:
     """Seconds of an ask against the number of samples (1-D, global and local) and against the grid (2-D)."""
     rows: list[dict[str, object]] = []
@@ -195,7 +225,7 @@ def memory() -> list[dict[str, object]]:
     return [json.loads(done.stdout)]
 
 
-ALL = {f.__name__: f for f in (scenario, algorithm4, sets, intervals, growth, memory)}
+ALL = {f.__name__: f for f in (scenario, algorithm4, sets, intervals, handover, growth, memory)}
 
 
 def main() -> None:

@@ -254,8 +254,8 @@ PARTS: dict[str, Part] = {
     "2-D conditions": Part(_TWO_REST, ("default", YARDSTICK), 20),
     "3-D": Part(_THREE, ("default", YARDSTICK), 20),
     "6-D": Part(_SIX, ("default", YARDSTICK), 8),
-    KINKS: Part(("kink above the limit", "step above the limit"), (SHORT, ROUGH), 60),
-    "short strides": Part(("1-D, norm 1..30",), (SHORT,), 60),
+    KINKS: Part(("kink above the limit", "step above the limit"), (SHORT, ROUGH), 20),
+    "short strides": Part(("1-D, norm 1..30",), (SHORT,), 20),
     "combinations": Part(_ONE, tuple(COMBINATIONS), 20, m=250),
     ELSEWHERE: Part(_ELSEWHERE, tuple(COMBINATIONS), 4, m=250, experiments=30),
 }
