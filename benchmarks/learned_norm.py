@@ -137,7 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
     cases, names = list(CASES), list(methods())
     table.sort(lambda row: (cases.index(row["case"]), names.index(row["method"]), int(row["seed"])))
     lines = summary(table.rows)
-    write_json(given.out / "summary.json", {"provenance": provenance(seeds=given.seeds, jobs=given.jobs), "methods": lines})
+    note = "The command is that of the last call; earlier ones may have made runs of other cases, or more of them."
+    origin = provenance(seeds=given.seeds, jobs=given.jobs) | {"note": note}
+    write_json(given.out / "summary.json", {"provenance": origin, "methods": lines})
     for line in lines:
         print(
             f"{line['case']:13s} {line['method']:17s} unsafe runs {line['unsafe_runs']:2d} of {line['runs']}  "
