@@ -397,7 +397,7 @@ def test_results_do_not_depend_on_the_number_of_threads(one_thread):
         np.testing.assert_array_equal(first, second)
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(seeds, st.integers(1, 60), st.integers(1, 300), st.tuples(*3 * [st.integers(1, 40)]), st.integers(1, 1300))
 def test_both_versions_of_a_kernel_give_the_same_bits(seed, m, size, shape, columns):
     """A record made on a large machine must replay on a small one, and in a worker with one thread."""

@@ -74,7 +74,8 @@ class _Kernel:
     """A kernel with a parallel loop, compiled twice: for several threads, and for one.
 
     Handing a task to numba's threads takes a tenth of a millisecond, also if there is only one of them, and the caller naps
-    meanwhile. In one dimension that is more than most tasks take. Each version is compiled when it is first needed.
+    meanwhile. In one dimension that is more than most tasks take. Each version is compiled when it is first needed; both give the
+    same bits as long as sums may not be reordered (no `fastmath` but "contract").
     """
 
     def __init__(self, function: Any, **options: Any):
@@ -219,7 +220,9 @@ def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
             result[k] += value
 
 
-@_threaded(fastmath=True)
+@numba.njit(
+    parallel=True, nogil=True, fastmath=True, cache=True, error_model="numpy"
+)  # a version for one thread rounds differently
 def _scenarios(x, z, a, inner, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
     """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
     size = a.shape[1]
@@ -580,7 +583,7 @@ class FusedCPU:
         terms = 0 if rbf else 1 + (c1 > 0.0) + (c2 > 0.0)
         counted = np.full(m, size, dtype=np.intp) if inner is None else inner
         with _exclusive("the scenario sums", n, terms):
-            _scenarios(m, x * factor, z, a, counted, np.float32(factor), (0,) * n, (0,) * terms, quad, sums)
+            _scenarios(x * factor, z, a, counted, np.float32(factor), (0,) * n, (0,) * terms, quad, sums)
         return quad, sums
 
     def cholesky_solve(self, chol: FloatArray, rhs: FloatArray) -> FloatArray:

@@ -249,7 +249,6 @@ PARTS: dict[str, Part] = {
     "1-D, held out": Part(_ONE, ("default", YARDSTICK), 100, first=300),
     "1-D RBF, held out": Part(("1-D, norm 1..30, RBF",), ("default", YARDSTICK), 20, first=300),
     HELD_OUT: Part(_TWO, ("default", YARDSTICK), 20, first=90),
-    "3-D, held out": Part(_THREE, ("default", YARDSTICK), 4, first=20),
     "6-D, held out": Part(_SIX, ("default", YARDSTICK), 2, first=8),
     "2-D conditions": Part(_TWO_REST, ("default", YARDSTICK), 20),
     "3-D": Part(_THREE, ("default", YARDSTICK), 20),
