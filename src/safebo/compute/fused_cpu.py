@@ -220,9 +220,8 @@ def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
             result[k] += value
 
 
-@numba.njit(
-    parallel=True, nogil=True, fastmath=True, cache=True, error_model="numpy"
-)  # a version for one thread rounds differently
+# Not `_threaded`: with sums that may be reordered a version for one thread rounds differently.
+@numba.njit(parallel=True, nogil=True, fastmath=True, cache=True, error_model="numpy")
 def _scenarios(x, z, a, inner, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
     """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
     size = a.shape[1]
@@ -652,7 +651,8 @@ class FusedCPU:
             lines = result.reshape(before, length, after)
             with _exclusive("the distance transform"):
                 if length <= _SHORT:
-                    _short_axis(min(before, _TASKS), lines, float(spacing[axis]), min(before, _TASKS))
+                    tasks = min(before, _TASKS)
+                    _short_axis(tasks, lines, float(spacing[axis]), tasks)
                 else:
                     _envelope_axis(before * _blocks(after, _LINES), lines, float(spacing[axis]))
         return result
