@@ -3,7 +3,8 @@
 Algorithm 4 with the scenario bound alone, with LSTMNorm for screening, as a floor of the scenario bound, and as both; the same
 for the library's defaults. Per run: seconds per ask, sub-domains certified per ask, experiments until one comes within 5 % of the
 reachable optimum, unsafe experiments. Writes results/learned_norm/runs.csv as runs finish (an interrupted study continues) and
-summary.json. Times are those of this machine with one core per run: use --jobs 1 on a quiet one for times that can be compared.
+summary.json. Times are those of the machine, with one core per run: all runs on one machine, with no more jobs than cores (noted
+with each run), and nothing else on it, for times that can be compared.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from safebo.studies.common import Table, parallel, provenance, rate_interval, write_json
+from safebo.studies.common import Table, cores, parallel, provenance, rate_interval, write_json
 
 FIELDS = (
     "case", "method", "seed", "experiments", "unsafe", "worst", "score", "first_solved",
-    "ask_seconds", "certified_per_ask", "stop",
+    "ask_seconds", "certified_per_ask", "stop", "cores",
 )  # fmt: skip
 
 CASES: dict[str, dict[str, Any]] = {
@@ -88,7 +89,9 @@ def run(job: tuple[str, str, int]) -> dict[str, Any]:
     certified = sum(len(record.estimates) for record in optimizer.state.records)
     first = next((i + 1 for i, v in enumerate(values) if problem.solved(v)), "")
     row = (case, method, seed, len(values), sum(m < 0.0 for m in margins), round(min(margins), 4), round(score, 4), first)
-    return dict(zip(FIELDS, (*row, round(seconds / asks, 5), round(certified / max(len(values), 1), 2), stop), strict=True))
+    return dict(
+        zip(FIELDS, (*row, round(seconds / asks, 5), round(certified / max(len(values), 1), 2), stop, cores()), strict=True)
+    )
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -118,8 +121,8 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learned_norm", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="functions per case; half as many in two dimensions")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=20, help="functions per case")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side; 0: one per core")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--methods", nargs="*", default=list(methods()), choices=list(methods()))
     parser.add_argument("--out", type=Path, default=Path("results/learned_norm"))
@@ -128,7 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
     jobs = [
         (case, method, seed)
         for case in given.cases
-        for seed in range(given.seeds if CASES[case]["dim"] == 1 else (given.seeds + 1) // 2)
+        for seed in range(given.seeds)
         for method in given.methods
         if {"case": case, "method": method, "seed": seed} not in table
     ]
