@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
     cases, names = list(CASES), list(methods())
     table.sort(lambda row: (cases.index(row["case"]), names.index(row["method"]), int(row["seed"])))
     lines = summary(table.rows)
-    note = "The command is that of the last call; earlier ones may have made runs of other cases, or more of them."
+    note = "Command and commit are those of the last call. The cores of the machine that made a run are in runs.csv."
     origin = provenance(seeds=given.seeds, jobs=given.jobs) | {"note": note}
     write_json(given.out / "summary.json", {"provenance": origin, "methods": lines})
     for line in lines:
