@@ -209,8 +209,7 @@ def test_the_bound_does_not_depend_on_the_unit_of_the_output(family, estimator, 
     low, high = np.full(dim, 0.2), np.full(dim, 0.5)
     found = estimator.estimate(query(family(0.3), x, y, low, high))
     other = estimator.estimate(query(family(0.3, factor**2), x, factor * y, low, high, noise=0.05 * factor))
-    # rounding may turn the eigenvectors that PosteriorScenario draws in: other numbers, the same distribution
-    assert other == pytest.approx(found, rel=1e-5 if estimator == AdaptiveScenario() else 0.15)
+    assert other == pytest.approx(found, rel=1e-5)
 
 
 def test_a_floor_that_does_not_serve_a_kernel_is_refused_before_the_run():

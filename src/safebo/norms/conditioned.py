@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -109,7 +109,7 @@ class PosteriorScenario:
         x, y = query.everything if query.everything is not None else (query.posterior.x, query.posterior.y)
         data = _data(x.tobytes(), y.tobytes(), dim, kernel, query.noise, (self.median, self.spread))
         steps = _rounded_up((query.upper - query.lower) / kernel.lengthscales(dim))
-        box = _box(steps, kernel)
+        box = _box(steps, replace(kernel, outputscale=1.0))  # one for every unit of the output
         a = box.transform @ (data.correlation(query.lower + box.nodes, x) @ data.vectors)
         explained = a * data.inverse_roots
         spare = np.diag(box.variances) - explained @ explained.T
@@ -170,13 +170,17 @@ def _rounded_up(edges: FloatArray) -> tuple[float, ...]:
 
 @lru_cache(maxsize=512)
 def _box(edges: tuple[float, ...], kernel: StationaryKernel) -> _Box:
+    """The shape of a box with these edges, in lengthscales; of the kernel its outputscale does not count.
+
+    In square boxes eigenvalues coincide, and rounding alone turns the eigenvectors: what is drawn in them has to come from one call.
+    """
     dim = len(edges)
     axes = []
     for edge, scale in zip(edges, kernel.lengthscales(dim), strict=True):
         size = min(max(math.ceil(edge / _SPACING) + 1, _FEWEST), _MOST[dim])
         axes.append(edge * scale * (0.5 - 0.5 * np.cos(np.linspace(0.0, np.pi, size))))  # dense at the boundary
     nodes = np.stack([g.ravel() for g in np.meshgrid(*axes, indexing="ij")], axis=1)
-    gram = kernel(nodes, nodes) / kernel.outputscale + _JITTER * np.eye(len(nodes))
+    gram = kernel.correlation(kernel.scaled_distance(nodes, nodes)) + _JITTER * np.eye(len(nodes))
     factor = cholesky(gram, lower=True, check_finite=False)
     half = solve_triangular(factor, convolved(kernel, dim)(nodes, nodes), lower=True, check_finite=False)
     variances, vectors = eigh(solve_triangular(factor, half.T, lower=True, check_finite=False), check_finite=False)
