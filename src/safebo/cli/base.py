@@ -76,7 +76,11 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             resumes = ctx.invoked_subcommand in ("reproduce", "calibrate", "train-norm", "train-policy")
-            fail(ctx, "interrupted; the same command continues." if resumes else "interrupted.", Code.INTERRUPTED)
+            fail(
+                ctx,
+                "interrupted; the same command continues with what is not finished." if resumes else "interrupted.",
+                Code.INTERRUPTED,
+            )
         except (DrivenError, PendingTrialError) as error:
             fail(ctx, error, Code.PERSON)
         except PlantError as error:

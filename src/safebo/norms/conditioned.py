@@ -172,7 +172,8 @@ def _rounded_up(edges: FloatArray) -> tuple[float, ...]:
 def _box(edges: tuple[float, ...], kernel: StationaryKernel) -> _Box:
     """The shape of a box with these edges, in lengthscales; of the kernel its outputscale does not count.
 
-    In square boxes eigenvalues coincide, and rounding alone turns the eigenvectors: what is drawn in them has to come from one call.
+    In square boxes eigenvalues coincide, and rounding alone turns the eigenvectors. Draws in them are the same for every unit of
+    the output only because they come from one call.
     """
     dim = len(edges)
     axes = []

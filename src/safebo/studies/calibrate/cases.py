@@ -248,7 +248,7 @@ PARTS: dict[str, Part] = {
     # held out: problems that no constant was chosen with
     "1-D, held out": Part(_ONE, ("default", YARDSTICK), 100, first=300),
     "1-D RBF, held out": Part(("1-D, norm 1..30, RBF",), ("default", YARDSTICK), 60, first=300),
-    HELD_OUT: Part(_TWO, ("default", YARDSTICK), 80, first=90),
+    HELD_OUT: Part(_TWO, ("default", YARDSTICK, KNOWN), 80, first=90),
     "6-D, held out": Part(_SIX, ("default", YARDSTICK), 2, first=8),
     "2-D conditions": Part(_TWO_REST, ("default", YARDSTICK), 20),
     "3-D": Part(_THREE, ("default", YARDSTICK), 20),

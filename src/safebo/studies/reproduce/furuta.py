@@ -224,7 +224,8 @@ def make(work: Work) -> Outcome:
     chosen = by_method["algorithm-4"][0]
     pictures.before_after(work, _problem(), START, (float(chosen["best_a1"]), float(chosen["best_a2"])))
     pictures.filmstrip(work, _problem(), START)
-    told = {"experiments": len(paper) - 1, "falls": 0, "improved": True}
+    rewards = [float(row["reward"]) for row in paper]
+    told = {"experiments": len(paper) - 1, "falls": 0, "reward_at_the_start": rewards[0], "best_reward": max(rewards)}
     parts = [f"{METHODS[n].label}: {c['falls']} falls, best {c['best_value'][1]:.2f}" for n, c in ours["methods"].items()]
     reachable = f", reachable {ours['optimum']['value']:.2f}" if ours["optimum"] else ""
     headline = f"start {start:.2f}{reachable}; {'; '.join(parts)}"

@@ -147,7 +147,7 @@ def verdict(problem: RKHSProblem, optimizer: SafeOptimizer, experiments: int) ->
     row = outcome(problem, optimizer, experiments)
     if row["experiments"] == 0:
         return "no experiment is certified"
-    return f"{row['unsafe']} of {row['experiments']} unsafe, reaches {min(row['score'], 1.0):.0%}"
+    return f"{row['unsafe']} of {row['experiments']} experiments unsafe, reaches {min(row['score'], 1.0):.0%}"
 
 
 def draw_shares(ax: Any, rows: dict[str, list[Row]], experiments: int) -> None:
@@ -163,7 +163,12 @@ def draw_shares(ax: Any, rows: dict[str, list[Row]], experiments: int) -> None:
 def draw_unsafe(ax: Any, rows: dict[str, list[Row]], promise: float) -> None:
     """Unsafe runs per method with the exact 95 % interval of the rate, against the promised rate."""
     runs = max(len(mine) for mine in rows.values())
-    plain_axes(ax, "rate of unsafe runs with its 95 % interval (%)", "", f"unsafe runs of {runs}; dotted: promise of Algorithm 4")
+    plain_axes(
+        ax,
+        "rate of unsafe runs with its 95 % interval (%)",
+        "",
+        f"functions of {runs} with an unsafe run; dotted: promise of Algorithm 4",
+    )
     for place, (name, mine) in enumerate(rows.items()):
         line, colour = count(mine), METHODS[name].colour
         low, high = line["unsafe_rate_95"]
