@@ -23,6 +23,7 @@ from safebo.studies.calibrate.cases import (
     BOUNDS,
     ELSEWHERE,
     ESTIMATORS,
+    FIFTY,
     HELD_OUT,
     JOINT,
     KINKS,
@@ -96,7 +97,7 @@ def tables(results: Path) -> dict[str, str]:
         "study": lambda: published(study),
         "coverage": lambda: coverage(norms),
         "alternatives": lambda: alternatives(norms),
-        "measured": lambda: methods(lines, ("main", "1-D, held out", "published")),
+        "measured": lambda: methods(lines, ("main", "1-D, held out", FIFTY, "published")),
         "dimensions": lambda: methods(lines, ("2-D", HELD_OUT, "3-D", "6-D", "6-D, held out")),
         "kinks": lambda: kinks(lines),
         "bottlenecks": lambda: bottlenecks(bottleneck.joined(bottleneck.known(results / "calibration"), rows)),
@@ -352,7 +353,8 @@ def _plain(family: str) -> str:
 
 
 def _problems(part: str, family: str) -> str:
-    return _plain(family) + (", held out" if part.endswith(", held out") else "")
+    fifty, held_out = part == FIFTY, part.endswith(", held out")
+    return _plain(family) + (", held out" if held_out else "") + (", 50 experiments" if fifty else "")
 
 
 def _unsafe(line: Row, of: bool = True) -> str:

@@ -48,7 +48,7 @@ def test_study_asks_for_nothing_that_a_method_refuses():
                 cases.fingerprint(method, family, 250)  # builds the optimizer
 
 
-@pytest.mark.parametrize(("limit", "measured"), [(15, (15,)), (None, (15, 30))])
+@pytest.mark.parametrize(("limit", "measured"), [(15, (15,)), (None, (15, 30)), (50, (15, 30, 50))])
 def test_scores_after_the_end_are_not_measured(limit, measured):
     row = calibrate.run((cases.ELSEWHERE, "1-D, norm 1..30, RBF", "posterior/mixture/confidence/global", 0, 250, limit))
     assert [n for n in (15, 30, 50) if row[f"score_{n}"] != ""] == list(measured)
@@ -117,6 +117,8 @@ def test_heavy_tailed_noise_has_the_stated_standard_deviation():
         ("kink above the limit", "default"),
         ("heavy-tailed noise", "hoeffding/ay/continuity/global"),
         ("2-D, norm 1..10", "adaptive/mixture/confidence/global"),
+        ("3-D, norm 1..10", "true/mixture/confidence/local"),
+        ("6-D, norm 1..10", "true/mixture/confidence/global"),
     ],
 )
 def test_one_run(family, method):
@@ -126,7 +128,9 @@ def test_one_run(family, method):
     assert row["experiments"] <= 2 and 0 <= row["unsafe"] <= row["experiments"]
     assert row["worst"] <= 0.0 and (row["worst"] < 0.0) == (row["unsafe"] > 0)
     assert row["score_15"] == row["score_30"] == row["score_50"] == ""  # the run ended before
-    assert (row["norm_too_small"] == "") == (family.startswith(("wrong", "kink")))  # f is not in the model's space
+    assert (row["norm_too_small"] == "") == (
+        family.startswith(("wrong", "kink", "6-D"))
+    )  # f is not in the model's space, or a grid too coarse
     assert {k: v for k, v in calibrate.run(job).items() if k != "seconds"} == {k: v for k, v in row.items() if k != "seconds"}
 
 
@@ -297,6 +301,6 @@ def test_held_out_problems_are_others():
         seeds.setdefault((part.endswith(", held out"), family), set()).add(seed)
     held_out = {family: chosen for (out, family), chosen in seeds.items() if out}
     assert {cases.FAMILIES[family].dim for family in held_out} == {1, 2, 6}
-    assert len(held_out["1-D, norm 1..10"]) == 100 and len(held_out["2-D, norm 1..10"]) == 80
+    assert len(held_out["1-D, norm 1..10"]) == 200 and len(held_out["2-D, norm 1..10"]) == 80
     for family, chosen in held_out.items():
         assert not chosen & seeds[False, family]

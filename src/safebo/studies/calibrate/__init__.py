@@ -144,4 +144,4 @@ def run(job: Job) -> dict[str, Any]:
 
 def _local_norm(problem: Any, cube: Cube) -> float:
     """||f||_c as far as a grid shows it."""
-    return float(problem.f.local_norm(cube, {1: 64, 2: 9}[problem.domain.dim])) * (1.0 - 1e-6)
+    return float(problem.f.local_norm(cube, {1: 64, 2: 9, 3: 7}[problem.domain.dim])) * (1.0 - 1e-6)

@@ -38,7 +38,7 @@ class Family:
     @property
     def has_local_norms(self) -> bool:
         """Whether local norms can be computed: f is in the model's space, and a grid shows its norm."""
-        return self.dim <= 2 and self.model is None and self.shape == "rkhs"
+        return self.dim <= 3 and self.model is None and self.shape == "rkhs"
 
     def problem(self, seed: int) -> RKHSProblem:
         """The problem of this seed."""
@@ -219,7 +219,7 @@ class Part:
     runs: int
     m: int | None = None  # scenarios, where fewer than the default make a large table affordable
     first: int = 0  # seed of the first run
-    experiments: int | None = None  # where fewer than the families' are enough
+    experiments: int | None = None  # where it is not the families' number
 
 
 _ONE = ("1-D, norm 1..10", "1-D, norm 1..30")
@@ -230,6 +230,7 @@ _THREE = ("3-D, norm 1..10", "3-D, norm 1..30")
 _SIX = ("6-D, norm 1..10", "6-D, norm 1..30")
 _PUBLISHED = "scenario/paper/confidence/local"
 HELD_OUT = "2-D, held out"
+FIFTY = "1-D, 50 experiments, held out"
 KINKS = "kinks and steps"
 ELSEWHERE = "combinations elsewhere"
 _ELSEWHERE = (
@@ -247,6 +248,7 @@ PARTS: dict[str, Part] = {
     "2-D": Part(_TWO, ("default", JOINT, YARDSTICK, KNOWN), 90),
     # held out: problems that no constant was chosen with
     "1-D, held out": Part(_ONE, ("default", YARDSTICK), 100, first=300),
+    FIFTY: Part(_ONE, ("default", YARDSTICK), 100, first=400, experiments=50),
     "1-D RBF, held out": Part(("1-D, norm 1..30, RBF",), ("default", YARDSTICK), 60, first=300),
     HELD_OUT: Part(_TWO, ("default", YARDSTICK, KNOWN), 80, first=90),
     "6-D, held out": Part(_SIX, ("default", YARDSTICK), 2, first=8),
