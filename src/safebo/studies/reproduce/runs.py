@@ -167,7 +167,7 @@ def draw_unsafe(ax: Any, rows: dict[str, list[Row]], promise: float) -> None:
         ax,
         "rate of unsafe runs with its 95 % interval (%)",
         "",
-        f"functions of {runs} unsafe; dotted: promise of Algorithm 4",
+        f"unsafe, of {runs} functions; dotted: promise of Algorithm 4",
     )
     for place, (name, mine) in enumerate(rows.items()):
         line, colour = count(mine), METHODS[name].colour
