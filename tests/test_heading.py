@@ -248,6 +248,12 @@ def test_the_nearest_new_point_is_found_wherever_it_is():
     assert place == 1 and (found == points[order[0]]).all()
 
 
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]), min_size=1, max_size=60), st.integers(1, 70))
+def test_the_smallest_are_those_of_a_stable_sort(values, size):
+    distances = np.array(values)
+    assert heading._smallest(distances, size).tolist() == np.argsort(distances, kind="stable")[:size].tolist()
+
+
 def test_nothing_new_to_learn_is_no_step():
     outputs = resolve_outputs(0.0, {}, KERNEL, 0.01, Fixed(2.0), _bound(), 0.01, 0.1)
     grid = Grid(Cube((0.4, 0.4), (0.6, 0.6)), (3, 3))

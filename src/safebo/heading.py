@@ -153,13 +153,21 @@ def _nearest(
             more = grid.at(index)
             points, owner = np.concatenate([points, more]), np.concatenate([owner, np.full(len(more), i)])
             distances = np.concatenate([distances, np.sum(((more - target) / lengthscales) ** 2, axis=1)])
-            near = np.argsort(distances, kind="stable")[:size]
+            near = _smallest(distances, size)
             points, distances, owner = points[near], distances[near], owner[near]
         new = is_new(points)
         if new.any() or size >= total:  # the candidates are among the points, so the latter is for rounding only
             chosen = int(np.argmax(new))
             return int(owner[chosen]), points[chosen]
         size *= 8
+
+
+def _smallest(values: FloatArray, size: int) -> Indices:
+    """Where the smallest `size` values are, in ascending order, of equal ones the first: sorts few of many."""
+    if size >= len(values):
+        return np.argsort(values, kind="stable")
+    few = np.flatnonzero(values <= np.partition(values, size - 1)[size - 1])
+    return few[np.argsort(values[few], kind="stable")[:size]]
 
 
 def spread(index: Indices) -> Indices:

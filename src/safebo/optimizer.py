@@ -87,9 +87,10 @@ class SafeOptimizer:
     kernel            on the unit cube: lengthscale 0.1 is a tenth of each parameter's range
     noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
                       (scale your outputs to order sqrt(outputscale): the norm estimators have a scale, or a prior of it)
-    norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale; in two dimensions, and in
-                      one with an RBF kernel, with `PosteriorScenario` as its floor), `PosteriorScenario` (learned from all
-                      samples together), `Scenario` (the paper's), `Fixed` (guessed), `Hoeffding` (2024)
+    norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale; in two and three
+                      dimensions, and in one with an RBF kernel, with `PosteriorScenario` as its floor),
+                      `PosteriorScenario` (learned from all samples together), `Scenario` (the paper's), `Fixed` (guessed),
+                      `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
     delta             failure probability of the confidence intervals, shared over all limits
     cubes             "auto" (default: `DoublingCubes` from a quarter of the shortest lengthscale, in three to six dimensions
@@ -97,8 +98,8 @@ class SafeOptimizer:
                       global domain only
     points_per_axis   grid of every sub-domain
     safe_set          "confidence" (default: lower bound above the threshold), "continuity" (eq. (6)) or "union" of both
-    acquisition       "auto" (default: "directed" in two dimensions without `screening`, else "joint"), "joint" (the most
-                      uncertain point, given what all sub-domains around it know together), "directed" (a step on the way to
+    acquisition       "auto" (default: "directed" in two and three dimensions without `screening`, else "joint"), "joint" (the
+                      most uncertain point, given what all sub-domains around it know together), "directed" (a step on the way to
                       the most promising place, every fifth experiment as "joint"), "balanced" (every third experiment to the
                       largest upper bound, else "joint") or "paper" (Alg. 4, l. 7)
     stride            no experiment where the data of its sub-domain leave more doubt than one measurement leaves this many
@@ -580,7 +581,7 @@ def _locality(cubes: Locality | Literal["auto"] | None, outputs: tuple[Output, .
 
 
 def _acquisition(acquisition: str, dim: int, screening: NormEstimator | None) -> str:
-    """What `acquisition` stands for. Screening ranks by uncertainty; "directed" has been measured in two dimensions only."""
+    """What `acquisition` stands for. Screening ranks by uncertainty; "directed" has been measured in two and three dimensions."""
     if acquisition != "auto":
         return acquisition
-    return "directed" if dim == 2 and screening is None else "joint"
+    return "directed" if dim in (2, 3) and screening is None else "joint"

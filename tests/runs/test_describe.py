@@ -116,8 +116,8 @@ def test_a_coarse_default_grid():
         assert describe.cautions(settings(Box.unit(dim), 0.0), RUN) == []
 
 
-def test_an_rbf_kernel_beyond_two_parameters_deserves_a_second_look():
-    for dim, number in ((1, 0), (2, 0), (3, 1)):
+def test_an_rbf_kernel_beyond_three_parameters_deserves_a_second_look():
+    for dim, number in ((1, 0), (2, 0), (3, 0), (4, 1)):
         found = describe.cautions(settings(Box.unit(dim), 0.0, kernel=RBF(0.2)), RUN)
         assert sum("Matern kernel" in text for text in found) == number == len(found)
     assert describe.cautions(settings(Box.unit(1), 0.0, kernel=RBF(0.2), cubes=None, norm=AdaptiveScenario()), RUN) == []

@@ -11,11 +11,11 @@ from safebo.norms.scenario import Scenario
 
 
 def default_norm(kernel: StationaryKernel, dim: int) -> NormEstimator:
-    """What `SafeOptimizer` uses for an output: `AdaptiveScenario`, not below `PosteriorScenario` in 2-D, nor in 1-D with RBF.
+    """What `SafeOptimizer` uses: `AdaptiveScenario`, not below `PosteriorScenario` in 2-D and 3-D, nor in 1-D with RBF.
 
     There the two together were measured (docs/guarantees.md): the larger bound holds if either family contains the function.
     """
-    served = (dim == 2 or isinstance(kernel, RBF)) and PosteriorScenario.serves(kernel, dim)
+    served = (dim > 1 or isinstance(kernel, RBF)) and PosteriorScenario.serves(kernel, dim)
     return AdaptiveScenario(floor=PosteriorScenario()) if served else AdaptiveScenario()
 
 

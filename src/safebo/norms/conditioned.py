@@ -49,8 +49,10 @@ from safebo.norms.scenario import discards, select
 FloatArray = NDArray[np.float64]
 
 _SPACING = 0.25  # of the nodes in lengthscales, on average
-_FEWEST, _MOST = 9, {1: 65, 2: 21}  # nodes per axis
-_DISCRETE = 1.01  # the interpolant's norm is smaller than the function's: in 1-D by less than 1 %, in large 2-D boxes by 1 to 4
+_FEWEST, _MOST = 9, {1: 65, 2: 21, 3: 9}  # nodes per axis
+# An interpolant's norm is smaller than the function's: in 1-D by less than 1 %, in 2-D by 1 to 4 % in boxes of several
+# lengthscales, in 3-D by 2 to 3 % in boxes of one lengthscale and 5 to 7 % in boxes of three.
+_DISCRETE = 1.01
 _JITTER = 1e-8
 _NEGLIGIBLE = 1e-5  # share of the variance in the eigenvectors left out
 _RESOLVED = 1e-10  # eigenvalues of the samples' correlations below this are rounding
@@ -58,7 +60,9 @@ _RESOLVED = 1e-10  # eigenvalues of the samples' correlations below this are rou
 
 @dataclass(frozen=True)
 class PosteriorScenario:
-    """Algorithm 3 with functions from the posterior given all samples, for Matern and RBF kernels in one or two dimensions.
+    """Algorithm 3 with functions from the posterior given all samples, for Matern and RBF kernels in one to three dimensions.
+
+    In three dimensions 9 x 9 x 9 nodes are few for boxes of many lengthscales, where the bound is too small: use it as a floor.
 
     median, spread: a priori the standard deviation of f is log-normal with this median, in units of sqrt(outputscale), and this
     standard deviation of its logarithm.
@@ -93,7 +97,7 @@ class PosteriorScenario:
         check_served(self.floor, kernel, dim)
         if not self.serves(kernel, dim):
             raise InvalidValueError(
-                f"PosteriorScenario is for Matern and RBF kernels in one or two dimensions, got {kernel!r} in {dim}: "
+                f"PosteriorScenario is for Matern and RBF kernels in one to three dimensions, got {kernel!r} in {dim}: "
                 "use AdaptiveScenario()."
             )
 

@@ -182,7 +182,7 @@ def cautions(settings: Settings, run: Mapping[str, Any], *, begun: bool = False)
         if alone and isinstance(output.kernel, RBF) and not isinstance(settings.locality, GlobalDomain):
             found.append(
                 f"With the RBF kernel of {output.name!r} this norm bound was too small for a third of the certificates that "
-                "were looked at, by up to 40 %: use a Matern kernel, or, with one or two parameters, the default norm."
+                "were looked at, by up to 40 %: use a Matern kernel, or, with up to three parameters, the default norm."
             )
         if output.min_width < output.noise:
             found.append(

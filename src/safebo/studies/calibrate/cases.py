@@ -108,6 +108,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "3-D, norm 1..10": Family(3, Matern(1.5, 0.3), LOW, experiments=50),
     "3-D, norm 1..30": Family(3, Matern(1.5, 0.3), HIGH, experiments=50),
+    "3-D, norm 1..30, Matern 5/2": Family(3, Matern(2.5, 0.3), HIGH, experiments=50),
+    "3-D, norm 1..30, RBF": Family(3, RBF(0.3), HIGH, experiments=50),
+    "3-D, norm 1..30, noise 0.05": Family(3, Matern(1.5, 0.3), HIGH, noise=0.05, experiments=50),
+    "3-D, norm 1..30, threshold 50 %": Family(3, Matern(1.5, 0.3), HIGH, quantile=0.5, experiments=50),
+    "3-D, wrong kernel: Matern 5/2 for 3/2": Family(
+        3, Matern(1.5, 0.3), HIGH, model=Matern(2.5, 0.3), assumptions=False, experiments=50
+    ),
     "6-D, norm 1..10": Family(6, Matern(1.5, 0.6), LOW, experiments=50),
     "6-D, norm 1..30": Family(6, Matern(1.5, 0.6), HIGH, experiments=50),
     "wrong kernel: Matern 5/2 for 3/2": Family(1, M32, HIGH, model=M52, assumptions=False),
@@ -133,7 +140,7 @@ PLACES = ("local", "global")
 
 
 KNOWN = "default, norm told"  # the library's own settings but for the norm, which is the true one
-JOINT = "adaptive norm, joint"  # in two dimensions: without the second family of functions, and without a plan
+JOINT = "adaptive norm, joint"  # in two and three dimensions: without the second family of functions, and without a plan
 SHORT = "default, stride 0.1"
 ROUGH = "default, Matern 1/2"  # a kernel whose space contains functions with kinks
 
@@ -151,7 +158,7 @@ def fingerprint(method: str, family: Family, m: int | None = None, experiments: 
 
 
 def served(method: str, family: Family) -> bool:
-    """Whether the method is for problems of this family: functions given all samples are drawn in one and two dimensions."""
+    """Whether the method is for problems of this family: functions given all samples are drawn in up to three dimensions."""
     return method.split("/")[0] not in ("posterior", "both") or PosteriorScenario.serves(
         family.model or family.kernel, family.dim
     )
@@ -227,6 +234,7 @@ _REST = tuple(name for name, f in FAMILIES.items() if f.dim == 1 and name not in
 _TWO = ("2-D, norm 1..10", "2-D, norm 1..30")
 _TWO_REST = tuple(name for name, f in FAMILIES.items() if f.dim == 2 and name not in _TWO)
 _THREE = ("3-D, norm 1..10", "3-D, norm 1..30")
+_THREE_REST = tuple(name for name, f in FAMILIES.items() if f.dim == 3 and name not in _THREE)
 _SIX = ("6-D, norm 1..10", "6-D, norm 1..30")
 _PUBLISHED = "scenario/paper/confidence/local"
 HELD_OUT = "2-D, held out"
@@ -251,9 +259,11 @@ PARTS: dict[str, Part] = {
     FIFTY: Part(_ONE, ("default", YARDSTICK), 100, first=400, experiments=50),
     "1-D RBF, held out": Part(("1-D, norm 1..30, RBF",), ("default", YARDSTICK), 60, first=300),
     HELD_OUT: Part(_TWO, ("default", YARDSTICK, KNOWN), 80, first=90),
+    "3-D, held out": Part(_THREE, ("default", YARDSTICK), 10, first=20),
     "6-D, held out": Part(_SIX, ("default", YARDSTICK), 2, first=8),
     "2-D conditions": Part(_TWO_REST, ("default", YARDSTICK), 20),
-    "3-D": Part(_THREE, ("default", YARDSTICK), 20),
+    "3-D": Part(_THREE, ("default", JOINT, YARDSTICK, KNOWN), 20),
+    "3-D conditions": Part(_THREE_REST, ("default", YARDSTICK), 10),
     "6-D": Part(_SIX, ("default", YARDSTICK), 8),
     KINKS: Part(("kink above the limit", "step above the limit"), (SHORT, ROUGH), 20),
     "short strides": Part(("1-D, norm 1..30",), (SHORT,), 20),

@@ -127,7 +127,7 @@ def picture(lines: list[Row], path: Path) -> None:
         ]
     )
     if elsewhere:
-        columns["other kernels, noise, 2-D"] = elsewhere
+        columns["other kernels, noise, 2-D, 3-D"] = elsewhere
     figure = new_figure(4.6 * len(columns), 7.0)
     grid = figure.add_gridspec(2, len(columns), height_ratios=(3, 2))
     seen: set[str] = set()
@@ -202,7 +202,7 @@ def solved_within(rows: list[Row], part: str, method: str) -> tuple[int, list[in
 
 
 def progress(rows: list[Row], path: Path) -> None:
-    """Share of the runs that are solved after so many experiments, in one and in two dimensions, and the goals."""
+    """Share of the runs that are solved after so many experiments, in one to three dimensions, and the goals."""
     from safebo.report.style import BLUE, GREEN, GREY, ORANGE, dress, legend, new_figure
 
     looks = {
@@ -210,7 +210,7 @@ def progress(rows: list[Row], path: Path) -> None:
         JOINT: (BLUE, "--", 1.6, "the same norm and acquisition as in 1-D"),
         YARDSTICK: (ORANGE, "-.", 1.6, "SafeOpt told the true norm"),
     }
-    goals = {"main": 95.0, "2-D": 90.0}
+    goals = {"main": 95.0, "2-D": 90.0, "3-D": None}
     shown = [part for part in goals if any(row["part"] == part for row in rows)]
     if not shown:
         return
@@ -219,7 +219,8 @@ def progress(rows: list[Row], path: Path) -> None:
         axes = figure.add_subplot(1, len(shown), i + 1)
         dress(axes)
         goal, end = goals[part], max(1, *(int(row["experiments"]) for row in rows if row["part"] == part))
-        axes.plot([0, end], [goal, goal], color=GREY, lw=1.0, ls=":", label="goal at the end" if i == 0 else "_")
+        if goal is not None:
+            axes.plot([0, end], [goal, goal], color=GREY, lw=1.0, ls=":", label="goal at the end" if i == 0 else "_")
         for method, (colour, style, width, label) in looks.items():
             n, firsts = solved_within(rows, part, method)
             if n:
