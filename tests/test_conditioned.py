@@ -79,9 +79,9 @@ def test_norms_are_distributed_as_those_of_plain_draws(seed):
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @pytest.mark.parametrize("kernel", [Matern(1.5, 0.25), RBF(0.25)])
 def test_it_covers_functions_of_its_family_as_often_as_it_says(kernel, dim):
-    """300 draws of the family, one query each; the bound at gamma = 0.1 fails for about 0.1 of them."""
-    noise, failures = 0.01, 0
-    for seed in range(300):
+    """Many draws of the family, one query each; the bound at gamma = 0.1 fails for about 0.1 of them."""
+    noise, failures, draws = 0.01, 0, 300 if dim < 3 else 60
+    for seed in range(draws):
         rng = np.random.default_rng((dim, seed))
         s = float(np.exp(rng.normal(0.0, 1.0)))
         low, edge = rng.uniform(0.2, 0.5, dim), 0.25
@@ -94,7 +94,7 @@ def test_it_covers_functions_of_its_family_as_often_as_it_says(kernel, dim):
         true = float(np.linalg.norm(box.transform @ f))
         q = query(kernel, x, y, low, low + edge, noise, (seed, 3))
         failures += PosteriorScenario(m=200, gamma=0.1).estimate(q) < true
-    assert failures <= binom.ppf(0.999, 300, 0.1)
+    assert failures <= binom.ppf(0.999, draws, 0.1)
 
 
 def test_samples_next_to_the_sub_domain_count():
@@ -120,8 +120,9 @@ def test_nodes_are_dense_enough():
             assert np.sqrt(fine / coarse) < module._DISCRETE
 
 
-@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
-@pytest.mark.parametrize(("edge", "missing"), [(0.25, 0.005), (1.0, 0.01), (2.0, 0.02)])
+@pytest.mark.parametrize(
+    ("nu", "edge", "missing"), [(1.5, 0.25, 0.005), (2.5, 1.0, 0.01), (0.5, 2.0, 0.011), (1.5, 2.0, 0.011), (2.5, 2.0, 0.017)]
+)
 def test_nodes_in_three_dimensions(nu, edge, missing):
     """Nine per axis, the most there are: with eleven the root of the mean square norm is larger by this share at most."""
     kernel = Matern(nu, 0.2)
