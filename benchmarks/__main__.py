@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...] [--out DIR]`: scenario, algorithm4, sets, intervals, handover, growth, memory; or all of them.
+"""`python -m benchmarks [NAME ...] [--out DIR]`: speed beside that of a plain way; all of `ALL` if no name is given.
 
 Every number is a ratio of two measurements taken in turns in the same process on the same cores; results are written as JSON.
 """
@@ -41,11 +41,11 @@ def seconds(function: Callable[[], object], repeats: int, *, warm: bool = True) 
     return min(times)
 
 
-def in_turns(slow: Callable[[], object], fast: Callable[[], object], rounds: int = 5) -> dict[str, object]:
-    """Rounds of one slow and the best of seven fast runs: the machine's mood hits both. The round with the median ratio."""
+def in_turns(slow: Callable[[], object], fast: Callable[[], object], rounds: int = 5, fasts: int = 7) -> dict[str, object]:
+    """Rounds of one slow and the best of some fast runs: the machine's mood hits both. The round with the median ratio."""
     slow(), fast()
     pairs = sorted(
-        ((seconds(slow, 1, warm=False), seconds(fast, 7, warm=False)) for _ in range(rounds)), key=lambda p: p[0] / p[1]
+        ((seconds(slow, 1, warm=False), seconds(fast, fasts, warm=False)) for _ in range(rounds)), key=lambda p: p[0] / p[1]
     )
     plain_s, safebo_s = pairs[rounds // 2]
     ratios = [a / b for a, b in pairs]
@@ -189,6 +189,38 @@ def handover(experiments: int = 15) -> list[dict[str, object]]:
     ]
 
 
+def blas(experiments: int = 6) -> list[dict[str, object]]:
+    """A run of the defaults: linear algebra in as many threads as there are cores ("plain") against one ("safebo")."""
+    from safebo.compute import threads
+
+    class Free:
+        def limit(self, **_: object) -> Free:
+            return self
+
+        def restore_original_limits(self) -> None:
+            pass
+
+    def run(dim: int, controller: Callable[[], object]) -> None:
+        problem = RKHSProblem.sample(dim, 10.0, 3, kernel=kernels[dim])
+        chosen, threads._controller = threads._controller, controller  # type: ignore[assignment]
+        try:
+            optimizer = SafeOptimizer(problem.domain, problem.threshold, kernel=kernels[dim])
+            optimizer.tell(problem.initial, problem.initial_value)
+            for _ in range(experiments):
+                trial = optimizer.ask()
+                assert trial is not None
+                optimizer.tell(trial, problem.value(trial.params))
+        finally:
+            threads._controller = chosen
+
+    kernels = {dim: Matern(1.5, 0.1 * dim) for dim in (1, 2, 3)}
+    return [
+        {"dimensions": dim, "experiments": experiments}
+        | in_turns(partial(run, dim, Free), partial(run, dim, threads._controller), fasts=1)
+        for dim in kernels
+    ]
+
+
 def growth() -> list[dict[str, object]]:
     """Seconds of an ask against the number of samples (1-D, global and local) and against the grid (2-D)."""
     rows: list[dict[str, object]] = []
@@ -225,7 +257,7 @@ def memory() -> list[dict[str, object]]:
     return [json.loads(done.stdout)]
 
 
-ALL = {f.__name__: f for f in (scenario, algorithm4, sets, intervals, handover, growth, memory)}
+ALL = {f.__name__: f for f in (scenario, algorithm4, sets, intervals, handover, blas, growth, memory)}
 
 
 def main() -> None:

@@ -565,7 +565,7 @@ BAD_SETTINGS = [
     *[("refutation_margin", v, repr(v)) for v in (1.0, 0.5, -1, NAN, INF, None, "2")],
     *[("constraints", v, repr(v)) for v in (5, ["torque"], "torque")],
     ("constraints", {"torque": -2.0}, "constraints['torque'] must be a Constraint, got -2.0"),
-    *[("constraints", {name: Constraint(threshold=0.0)}, f"{name!r}") for name in ("objective", "", 3)],
+    *[("constraints", {name: Constraint(threshold=0.0)}, f"{name!r}") for name in ("objective", "", 3, "kp")],
     *[("domain", v, repr(v)) for v in (3, {"kp": (0, 5)}, [(0, 5)])],
 ]
 

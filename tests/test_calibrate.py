@@ -39,13 +39,18 @@ def test_every_combination_can_be_built():
 def test_study_asks_for_nothing_that_a_method_refuses():
     jobs = calibrate.study([cases.ELSEWHERE], quick=False, limit=1)
     assert {job[5] for job in jobs} == {30}
-    beyond_two = {job[2].split("/")[0] for job in jobs if cases.FAMILIES[job[1]].dim > 2}
-    assert beyond_two == {"true", "scenario", "adaptive", "hoeffding"}
-    family = cases.FAMILIES["3-D, norm 1..30"]
-    for method in cases.COMBINATIONS:
-        if not cases.served(method, family):
-            with pytest.raises(InvalidValueError, match="one or two dimensions"):
-                cases.fingerprint(method, family, 250)  # builds the optimizer
+    asked = {
+        dim: {job[2].split("/")[0] for job in jobs if (cases.FAMILIES[job[1]].dim > 3) == (dim == "beyond")}
+        for dim in ("up to three", "beyond")
+    }
+    assert asked["up to three"] == set(cases.ESTIMATORS)
+    assert asked["beyond"] == {"true", "scenario", "adaptive", "hoeffding"}
+    family = cases.FAMILIES["6-D, norm 1..30"]
+    refused = [method for method in cases.COMBINATIONS if not cases.served(method, family)]
+    assert len(refused) == 48
+    for method in refused:
+        with pytest.raises(InvalidValueError, match="one to three dimensions"):
+            cases.fingerprint(method, family, 250)  # builds the optimizer
 
 
 @pytest.mark.parametrize(("limit", "measured"), [(15, (15,)), (None, (15, 30)), (50, (15, 30, 50))])
@@ -300,7 +305,7 @@ def test_held_out_problems_are_others():
     for part, family, _, seed, _, _ in calibrate.study([*cases.PARTS], quick=False):
         seeds.setdefault((part.endswith(", held out"), family), set()).add(seed)
     held_out = {family: chosen for (out, family), chosen in seeds.items() if out}
-    assert {cases.FAMILIES[family].dim for family in held_out} == {1, 2, 6}
+    assert {cases.FAMILIES[family].dim for family in held_out} == {1, 2, 3, 6}
     assert len(held_out["1-D, norm 1..10"]) == 200 and len(held_out["2-D, norm 1..10"]) == 80
     for family, chosen in held_out.items():
         assert not chosen & seeds[False, family]

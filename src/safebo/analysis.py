@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from safebo.compute.threads import one_blas_thread
 from safebo.domain import Cube, Grid
 from safebo.exceptions import StopReason
 from safebo.heading import step_towards
@@ -60,6 +61,7 @@ def rules_of(settings: Settings) -> Rules:
     return Rules(settings.outputs, settings.shape, settings.safe_set, settings.falsify, settings.margin, settings.stride)
 
 
+@one_blas_thread()
 def analyse(state: State, committed: SubDomains) -> Analysis:
     """The next candidate and everything behind it, or why there is none."""
     if state.settings.screening is None:
@@ -73,6 +75,7 @@ def analyse(state: State, committed: SubDomains) -> Analysis:
     return Analysis(subdomains, usable, record, tuple(refutations), best_lower, choice, reason)
 
 
+@one_blas_thread()
 def unblocked(state: State, subdomains: SubDomains) -> SubDomains:
     """The sub-domains without the neighbourhoods of aborted experiments. They are not stored: the state determines them."""
     if not state.aborts:
@@ -84,6 +87,7 @@ def unblocked(state: State, subdomains: SubDomains) -> SubDomains:
     return result
 
 
+@one_blas_thread()
 def repeat(state: State, committed: SubDomains, record: NormRecord) -> SubDomains:
     """The sub-domains after a recorded analysis, in the order in which it treated them, without estimating norms again."""
     result, entries = committed, list(record.estimates)
@@ -348,6 +352,7 @@ def _search_jointly(subdomains: Mapping[Cube, SubDomain], best_lower: float, set
     return choice
 
 
+@one_blas_thread()
 def joint_interval(
     subdomains: Mapping[Cube, SubDomain],
     outputs: tuple[Output, ...],

@@ -144,6 +144,8 @@ class SafeOptimizer:
             raise InvalidValueError(f"constraints must be a mapping name -> Constraint, got {constraints!r}.")
         main = kernel if kernel is not None else Matern(nu=1.5, lengthscale=0.1)
         limits = dict(constraints or {})
+        if both := sorted(set(limits) & set(domain.names)):
+            raise InvalidValueError(f"The name {both[0]!r} is a parameter's: rename this constraint.")
         if norm is None:  # the default follows the kernel of each output
             norm = default_norm(main, domain.dim)
             own = {n: c for n, c in limits.items() if isinstance(c, Constraint) and c.kernel is not None and c.norm is None}

@@ -116,6 +116,19 @@ def test_a_coarse_default_grid():
         assert describe.cautions(settings(Box.unit(dim), 0.0), RUN) == []
 
 
+def test_a_norm_bound_without_its_floor_deserves_a_second_look():
+    for dim, number in ((1, 0), (2, 1), (3, 1), (4, 0)):
+        found = describe.cautions(settings(Box.unit(dim), 0.0, kernel=Matern(1.5, 0.2), norm=AdaptiveScenario()), RUN)
+        assert sum("no floor" in text for text in found) == number == len(found)
+        assert describe.cautions(settings(Box.unit(dim), 0.0, kernel=Matern(1.5, 0.2)), RUN) == []
+
+
+def test_nodes_that_are_too_few_for_the_domain_deserve_a_second_look():
+    for dim, lengthscale, number in ((3, 0.2, 1), (3, 0.3, 0), (2, 0.1, 0)):
+        found = describe.cautions(settings(Box.unit(dim), 0.0, kernel=Matern(1.5, lengthscale), norm=PosteriorScenario()), RUN)
+        assert sum("alone is too small" in text for text in found) == number == len(found)
+
+
 def test_an_rbf_kernel_beyond_three_parameters_deserves_a_second_look():
     for dim, number in ((1, 0), (2, 0), (3, 0), (4, 1)):
         found = describe.cautions(settings(Box.unit(dim), 0.0, kernel=RBF(0.2)), RUN)

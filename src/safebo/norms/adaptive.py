@@ -39,7 +39,7 @@ Mask = NDArray[np.bool_]
 
 _NODES = 4096  # points that stand for the domain in the prior covariance
 # On the nodes' kernel matrix; single precision sums allow no less. Restricted norms come out smaller: with Matern 3/2 by 0.1 %,
-# with Matern 5/2 by up to 3, and in small boxes with RBF kernels, whose default has a floor, by much more.
+# with Matern 5/2 by up to 3, and in small boxes with RBF kernels, whose default has a floor up to 3-D, by much more.
 _JITTER = 1e-8
 _PER_AXIS = {1: 16, 2: 9, 3: 5}  # nodes that tell the restricted norm of the outer part
 

@@ -172,7 +172,7 @@ def _rounded_up(edges: FloatArray) -> tuple[float, ...]:
     return tuple((np.ceil(edges / step - 1e-6) * step).tolist())
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)  # up to 4 MB each in three dimensions; a run has some dozens
 def _box(edges: tuple[float, ...], kernel: StationaryKernel) -> _Box:
     """The shape of a box with these edges, in lengthscales; of the kernel its outputscale does not count.
 

@@ -184,6 +184,16 @@ def cautions(settings: Settings, run: Mapping[str, Any], *, begun: bool = False)
                 f"With the RBF kernel of {output.name!r} this norm bound was too small for a third of the certificates that "
                 "were looked at, by up to 40 %: use a Matern kernel, or, with up to three parameters, the default norm."
             )
+        elif alone and settings.domain.dim in (2, 3) and not isinstance(settings.locality, GlobalDomain):
+            found.append(
+                f"The norm bound of {output.name!r} has no floor = 'posterior': with two or three parameters some bound was too "
+                "small in a third of the runs that were looked at, with the floor in 4 %. Leave norm out, or write the floor."
+            )
+        if isinstance(output.norm, PosteriorScenario) and settings.domain.dim == 3 and _shortest(settings) < 0.25:
+            found.append(
+                "norm = 'posterior' alone is too small for sub-domains of many lengthscales with three parameters, the whole "
+                f"domain among them (by 20 % at ten lengthscales): leave out the norm of {output.name!r}, or use it as a floor."
+            )
         if output.min_width < output.noise:
             found.append(
                 f"min_width {output.min_width:g} of {output.name!r} is below its noise {output.noise:g}: points would be "

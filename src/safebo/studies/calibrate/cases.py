@@ -259,7 +259,7 @@ PARTS: dict[str, Part] = {
     FIFTY: Part(_ONE, ("default", YARDSTICK), 100, first=400, experiments=50),
     "1-D RBF, held out": Part(("1-D, norm 1..30, RBF",), ("default", YARDSTICK), 60, first=300),
     HELD_OUT: Part(_TWO, ("default", YARDSTICK, KNOWN), 80, first=90),
-    "3-D, held out": Part(_THREE, ("default", YARDSTICK), 10, first=20),
+    "3-D, held out": Part(_THREE, ("default", JOINT, YARDSTICK), 10, first=20),
     "6-D, held out": Part(_SIX, ("default", YARDSTICK), 2, first=8),
     "2-D conditions": Part(_TWO_REST, ("default", YARDSTICK), 20),
     "3-D": Part(_THREE, ("default", JOINT, YARDSTICK, KNOWN), 20),
