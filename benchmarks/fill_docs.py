@@ -271,7 +271,7 @@ def goals(lines: list[Row]) -> str:
     return _table(("problems", "unsafe runs (below 1 %)", "solved", "median experiments (at most 1.2 times SafeOpt's)"), body)
 
 
-_CONDITIONS = {"1-D": "1-D, other kernels and noise", "2-D": "2-D", "3-D": "3-D", "6-D": "6-D"}
+_CONDITIONS = {"1-D": "1-D, other conditions", "wro": "1-D, wrong kernel", "2-D": "2-D", "3-D": "3-D", "6-D": "6-D"}
 
 
 def combinations(lines: list[Row]) -> str:

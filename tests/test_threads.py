@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
@@ -84,3 +87,28 @@ def test_everything_an_optimizer_computes_is_computed_in_one_thread(two, monkeyp
     assert opt.ask() is not None
     opt.bounds([[0.2]])
     assert seen == [{1}] and blas() == {2}
+
+
+RUN = """
+from safebo import Box, Matern, SafeOptimizer
+opt = SafeOptimizer(Box.unit(2), 0.0, kernel=Matern(1.5, 0.3), seed=4)
+f = lambda p: 1.0 - 2.0 * (p["x1"] - 0.6) ** 2 - 3.0 * (p["x2"] - 0.4) ** 2
+start = {"x1": 0.4, "x2": 0.5}
+opt.tell(start, f(start))
+for _ in range(5):
+    trial = opt.ask()
+    print(trial.x, trial.lower, trial.upper, trial.norm)
+    opt.tell(trial, f(trial.params))
+"""
+
+
+def test_trials_do_not_depend_on_the_number_of_threads():
+    outputs = []
+    for threads in ("1", "2"):
+        names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(names, threads)}
+        done = subprocess.run(
+            [sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, timeout=300, check=True
+        )
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1] and len(outputs[0].splitlines()) == 5

@@ -245,6 +245,8 @@ _ELSEWHERE = (
     "1-D, norm 1..30, Matern 5/2",
     "1-D, norm 1..30, RBF",
     "1-D, norm 1..30, noise 0.05",
+    "1-D, norm 1..30, threshold 50 %",
+    "wrong kernel: Matern 5/2 for 3/2",
     *_TWO,
     "3-D, norm 1..30",
     "6-D, norm 1..30",

@@ -109,7 +109,7 @@ def picture(lines: list[Row], path: Path) -> None:
 
     Above, methods with an unsafe run, with many runs, or both; a number says how many combinations are at the same place. Below,
     the combinations without an unsafe run by norm estimator: sub-domains are circles, the whole domain squares. The third column
-    has those families of `ELSEWHERE` together that all estimators serve.
+    has those families of `ELSEWHERE` together that satisfy the assumptions and that all estimators serve.
     """
     from safebo.report.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, dress, legend, new_figure
 
@@ -123,11 +123,13 @@ def picture(lines: list[Row], path: Path) -> None:
         [
             line
             for line in lines
-            if line["part"] == ELSEWHERE and all(served(name, FAMILIES[line["family"]]) for name in ESTIMATORS)
+            if line["part"] == ELSEWHERE
+            and line["assumptions"]
+            and all(served(name, FAMILIES[line["family"]]) for name in ESTIMATORS)
         ]
     )
     if elsewhere:
-        columns["other kernels, noise, 2-D, 3-D"] = elsewhere
+        columns["other conditions, 2-D, 3-D"] = elsewhere
     figure = new_figure(4.6 * len(columns), 7.0)
     grid = figure.add_gridspec(2, len(columns), height_ratios=(3, 2))
     seen: set[str] = set()
