@@ -91,9 +91,9 @@ def test_everything_an_optimizer_computes_is_computed_in_one_thread(two, monkeyp
 
 RUN = """
 from safebo import Box, Matern, SafeOptimizer
-opt = SafeOptimizer(Box.unit(2), 0.0, kernel=Matern(1.5, 0.3), seed=4)
+opt = SafeOptimizer(Box.unit(3), 0.0, kernel=Matern(1.5, 0.2), seed=4)
 f = lambda p: 1.0 - 2.0 * (p["x1"] - 0.6) ** 2 - 3.0 * (p["x2"] - 0.4) ** 2
-start = {"x1": 0.4, "x2": 0.5}
+start = {"x1": 0.4, "x2": 0.5, "x3": 0.5}
 opt.tell(start, f(start))
 for _ in range(5):
     trial = opt.ask()
@@ -103,6 +103,7 @@ for _ in range(5):
 
 
 def test_trials_do_not_depend_on_the_number_of_threads():
+    """With two threads for linear algebra they did, in this run."""
     outputs = []
     for threads in ("1", "2"):
         names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
