@@ -50,8 +50,8 @@ FloatArray = NDArray[np.float64]
 
 _SPACING = 0.25  # of the nodes in lengthscales, on average
 _FEWEST, _MOST = 9, {1: 65, 2: 21, 3: 9}  # nodes per axis
-# An interpolant's norm is smaller than the function's: in 1-D by less than 1 %, in 2-D by 1 to 4 % in boxes of several
-# lengthscales, in 3-D by 2 to 3 % in boxes of one lengthscale and 5 to 7 % in boxes of three.
+# An interpolant's norm is smaller than the function's: in 1-D by less than 1 %, in boxes of four lengthscales by 1 to 3 % in 2-D
+# and 4 to 6 % in 3-D (results/calibration/nodes.csv).
 _DISCRETE = 1.01
 _JITTER = 1e-8
 _NEGLIGIBLE = 1e-5  # share of the variance in the eigenvectors left out

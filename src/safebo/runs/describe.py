@@ -13,7 +13,7 @@ from typing import Any
 from safebo.bounds import MartingaleMixture, Paper
 from safebo.domain import Cube, DoublingCubes, GlobalDomain, LocalCubes, default_cubes
 from safebo.kernels import RBF
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, PosteriorScenario, Scenario, default_norm
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, PosteriorScenario, Scenario, default_norm
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import OBJECTIVE, Output, guarantee
 from safebo.runs.plant_spec import KINDS
@@ -91,7 +91,7 @@ def kernel_text(output: Output, names: Iterable[str]) -> str:
 
 def _norm(output: Output) -> str:
     norm = output.norm
-    if _both(output):
+    if _both(output.norm):
         return (
             "f is a draw from random functions, or from a Gaussian process in the kernel's space, with a scale that is learned "
             "from the data (adaptive, not below posterior)"
@@ -178,18 +178,20 @@ def cautions(settings: Settings, run: Mapping[str, Any], *, begun: bool = False)
             "more points_per_axis."
         )
     for output in settings.outputs:
-        alone = isinstance(output.norm, AdaptiveScenario) and not _both(output)
+        alone = isinstance(output.norm, AdaptiveScenario) and not _both(output.norm)
         if alone and isinstance(output.kernel, RBF) and not isinstance(settings.locality, GlobalDomain):
             found.append(
                 f"With the RBF kernel of {output.name!r} this norm bound was too small for a third of the certificates that "
                 "were looked at, by up to 40 %: use a Matern kernel, or, with up to three parameters, the default norm."
             )
-        elif alone and settings.domain.dim in (2, 3) and not isinstance(settings.locality, GlobalDomain):
+        elif (
+            alone and _both(default_norm(output.kernel, settings.domain.dim)) and not isinstance(settings.locality, GlobalDomain)
+        ):
             found.append(
                 f"The norm bound of {output.name!r} has no floor = 'posterior': with two or three parameters some bound was too "
                 "small in a third of the runs that were looked at, with the floor in 4 %. Leave norm out, or write the floor."
             )
-        if isinstance(output.norm, PosteriorScenario) and settings.domain.dim == 3 and _shortest(settings) < 0.25:
+        if isinstance(output.norm, PosteriorScenario) and settings.domain.dim == 3 and 4.0 * _shortest(settings) < 1.0:
             found.append(
                 "norm = 'posterior' alone is too small for sub-domains of many lengthscales with three parameters, the whole "
                 f"domain among them (by 20 % at ten lengthscales): leave out the norm of {output.name!r}, or use it as a floor."
@@ -248,9 +250,9 @@ def _missing(plant: Mapping[str, Any]) -> str:
     return ""
 
 
-def _both(output: Output) -> bool:
+def _both(norm: NormEstimator) -> bool:
     """Whether the norm is not below what all samples together say."""
-    return isinstance(output.norm, AdaptiveScenario) and isinstance(output.norm.floor, PosteriorScenario)
+    return isinstance(norm, AdaptiveScenario) and isinstance(norm.floor, PosteriorScenario)
 
 
 def _shortest(settings: Settings) -> float:
