@@ -1,4 +1,4 @@
-"""`python -m benchmarks.hostile [ATTACK ...] [--quick] [--out DIR]`: what hostile circumstances do to a run, a server and a plant.
+"""`python -m benchmarks.hostile [ATTACK ...] [--quick] [--out DIR]`: what hostile circumstances do to a run.
 
 Every attack is a module beside this one. Each writes ATTACK.json into the folder; an attack that is run again replaces its file.
 """
