@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -16,8 +17,9 @@ import torch
 
 from benchmarks import plain, study
 from safebo import Matern, Scenario
+from safebo.exceptions import WorkerLostError
 from safebo.problems import RKHSProblem
-from safebo.studies.common import provenance, rate_interval
+from safebo.studies.common import parallel, provenance, rate_interval
 
 
 @pytest.mark.parametrize("method", ["algorithm_4", "SafeOptimizer defaults", "safeopt, B = 5 (true)", "algorithm_1"])
@@ -92,6 +94,61 @@ def test_an_interrupt_reaches_the_parent_only(started, tmp_path):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert (err, process.returncode) == ("interrupted\n", 130)
+
+
+def killed_once(job):
+    """A job whose worker is killed as by a lack of memory, the first time."""
+    mark, number = job
+    if number == 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def always_killed(job):
+    if job == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+    return job
+
+
+def test_what_a_killed_worker_had_is_done_again(tmp_path):
+    assert sorted(parallel(killed_once, [(tmp_path / "mark", number) for number in range(6)], 2)) == list(range(6))
+    assert (tmp_path / "mark").exists()
+
+
+def test_a_job_that_kills_its_workers_ends_the_study_with_its_name():
+    before = set(multiprocessing.active_children())
+    found = []
+    with pytest.raises(WorkerLostError, match=r"3 times .* jobs: (0, |)1"):
+        found.extend(parallel(always_killed, [0, 1], 2))
+    assert set(multiprocessing.active_children()) <= before
+
+
+@pytest.mark.skipif(not shutil.which("pgrep"), reason="no pgrep")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    marks = [tmp_path / str(number) for number in range(2)]
+    process = subprocess.Popen(
+        [sys.executable, "script.py", *map(str, marks)], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )  # fmt: skip
+    patience = time.monotonic() + 60.0
+    while sum(mark.exists() for mark in marks) < 2:
+        assert process.poll() is None and time.monotonic() < patience
+        time.sleep(0.01)
+    workers = _workers(process.pid)
+    process.kill()
+    process.wait()
+    while any(_alive(worker) for worker in workers):
+        assert time.monotonic() < patience
+        time.sleep(0.01)
+
+
+def _alive(process):
+    """Whether a process of this number runs; what only waits to be reaped does not."""
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False).stdout
+    return shown.strip()[:1] not in ("", "Z")
 
 
 def test_clopper_pearson_interval():

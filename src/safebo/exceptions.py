@@ -100,6 +100,10 @@ class InvalidMeasurementError(PlantError, InvalidValueError):
     """A plant answered with something that is not a measurement; the message shows it."""
 
 
+class WorkerLostError(SafeboError, RuntimeError):
+    """Worker processes of a study died again and again; the message names the jobs that they had."""
+
+
 class ExperimentAborted(SafeboError):
     """An experiment did not end with a measurement. The plant was stopped, and nothing may be told about it.
 

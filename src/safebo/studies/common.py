@@ -11,8 +11,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -20,7 +24,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from safebo import heading
-from safebo.exceptions import InvalidValueError
+from safebo.exceptions import InvalidValueError, WorkerLostError
 from safebo.state import Settings
 
 Job = TypeVar("Job")
@@ -33,11 +37,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+LOSSES = 3
+"""How often a job may be in the hands of workers when one of them dies, before the study ends."""
+
+
 def parallel(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int = 0, label: str = "") -> Iterator[Result]:
     """Results of `work`, a function of a module, in the order in which they finish; one thread per worker, 0: all cores.
 
     Shows a progress bar on a terminal. One worker runs in this process. An interrupt (Ctrl-C) reaches this process only, which
-    stops the others.
+    ends the others. When a worker dies (killed, out of memory), what was being worked on is done again by new ones; a job that
+    was lost `LOSSES` times ends the study with `WorkerLostError`.
     """
     workers = min(workers or cores(), len(jobs))
     with progress(len(jobs), label or work.__name__) as advance:
@@ -45,28 +54,88 @@ def parallel(work: Callable[[Job], Result], jobs: Sequence[Job], workers: int = 
             for job in jobs:
                 yield advance(work(job))
             return
-        with _environment(), _pool(workers) as pool:
-            for result in pool.imap_unordered(work, jobs):
-                yield advance(result)
+        waiting, losses = deque(range(len(jobs))), [0] * len(jobs)
+        while waiting:
+            with _workers(workers) as submit:
+                out: dict[Future[Result], int] = {}
+                try:
+                    while waiting or out:
+                        while waiting and len(out) <= workers:  # one more than there are workers, so that none has to wait
+                            out[submit(work, jobs[waiting[0]])] = waiting[0]
+                            waiting.popleft()
+                        finished = wait(out, return_when=FIRST_COMPLETED).done
+                        for done in sorted(finished, key=lambda future: future.exception() is not None):  # results first
+                            result = done.result()
+                            del out[done]
+                            yield advance(result)
+                except BrokenProcessPool:
+                    waiting.extendleft(_lost(out.values(), jobs, losses))
 
 
-def _pool(workers: int) -> Any:
-    """Worker processes that ignore interrupts. One that comes while they are started waits until they are."""
+def _lost(numbers: Iterable[int], jobs: Sequence[object], losses: list[int]) -> list[int]:
+    """Jobs to do again, the last one first; an error if one of them was lost too often."""
+    again = sorted(numbers, reverse=True)
+    for number in again:
+        losses[number] += 1
+    if suspects := [f"{jobs[n]!r:.200}" for n in again[::-1] if losses[n] >= LOSSES]:
+        raise WorkerLostError(
+            f"{LOSSES} times a worker process died while it had one of these jobs: {', '.join(suspects)}. Was it killed, or is "
+            "there too little memory? Use fewer workers (--jobs). What was finished is kept where the study keeps its rows."
+        )
+    return again
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[Callable[..., Future[Any]]]:
+    """Hands jobs to worker processes, which end with the block. They ignore interrupts and do not survive this process.
+
+    An interrupt that comes while a worker is being started waits until it is.
+    """
     context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, context, _begin)
+
+    def submit(work: Callable[[Job], Result], job: Job) -> Future[Result]:
+        with _environment(), _uninterrupted():
+            return pool.submit(work, job)
+
+    try:
+        yield submit
+    finally:
+        mine = set(multiprocessing.active_children()) - before
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in mine:
+            process.terminate()
+        for process in mine:
+            process.join()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Interrupts wait until the end of the block, also those of processes that are started inside."""
     if not hasattr(signal, "pthread_sigmask"):
-        return context.Pool(workers, _ignore_interrupts)
+        yield
+        return
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # its start would end the blocking
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: workers are safe during their imports
     try:
-        return context.Pool(workers, _ignore_interrupts)
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ignore_interrupts() -> None:
+def _begin() -> None:
+    """A worker ignores interrupts, and ends when the process that started it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 _ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
