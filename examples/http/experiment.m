@@ -3,7 +3,7 @@
 %     safebo serve runs.db          (in a terminal)
 %     experiment                    (in MATLAB)
 %
-% Replace `measure` by your experiment. With a token: setenv('SAFEBO_OPERATOR_TOKEN', '...').
+% Replace `measure` by your experiment. With a token: setenv('SAFEBO_RIG_TOKEN', '...').
 
 url = 'http://127.0.0.1:8000/api/v1';
 run = ['matlab-' char(datetime('now', 'Format', 'yyyyMMdd-HHmmss'))];
@@ -53,7 +53,7 @@ end
 function o = options(key)
     o = weboptions('MediaType', 'application/json', 'ContentType', 'json', 'Timeout', 600);
     headers = {};
-    token = getenv('SAFEBO_OPERATOR_TOKEN');
+    token = getenv('SAFEBO_RIG_TOKEN');
     if ~isempty(token), headers = [headers; {'Authorization', ['Bearer ' token]}]; end
     if ~isempty(key), headers = [headers; {'Idempotency-Key', key}]; end
     if ~isempty(headers), o.HeaderFields = headers; end

@@ -17,7 +17,7 @@ import uvicorn
 from safebo.runs import Store
 from safebo.server import Limits, Token, Tokens, create_app
 
-OPERATOR, VIEWER = "operator-secret-000000", "viewer-secret-00000000"
+OPERATOR, RIG, VIEWER = "operator-secret-000000", "rig-secret-00000000000", "viewer-secret-00000000"
 
 LINE: dict[str, Any] = {
     "name": "line",
@@ -40,6 +40,7 @@ class Served:
     def __init__(self, store: Store, url: str, server: uvicorn.Server) -> None:
         self.store, self.url, self.server = store, url, server
         self.operator, self.viewer, self.stranger = self.client(OPERATOR), self.client(VIEWER), self.client(None)
+        self.rig = self.client(RIG)
 
     def client(self, token: str | None) -> httpx.Client:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -51,7 +52,7 @@ class Served:
         return f"/runs/{answer.json()['name']}"
 
     def close(self) -> None:
-        for client in (self.operator, self.viewer, self.stranger):
+        for client in (self.operator, self.rig, self.viewer, self.stranger):
             client.close()
 
 
@@ -76,7 +77,8 @@ def serving(store: Store, tokens: Tokens | None, limits: Limits) -> Iterator[Ser
 
 
 def tokens() -> Tokens:
-    return Tokens([Token.of("olga", "operator", OPERATOR), Token.of("vera", "viewer", VIEWER)])
+    known = ("olga", "operator", OPERATOR), ("rig-2", "rig", RIG), ("vera", "viewer", VIEWER)
+    return Tokens(Token.of(*one) for one in known)
 
 
 @pytest.fixture

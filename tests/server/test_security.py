@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -12,7 +13,7 @@ from safebo.server import Limits, Token, Tokens
 from safebo.server.auth import is_loopback
 from safebo.server.limits import Buckets
 from safebo.server.main import check_address
-from tests.server.conftest import LINE, OPERATOR, VIEWER, Served
+from tests.server.conftest import LINE, OPERATOR, RIG, VIEWER, Served, truth
 
 pytestmark = pytest.mark.filterwarnings("default::safebo.exceptions.SafeboWarning")
 
@@ -54,6 +55,57 @@ def test_a_viewer_changes_nothing(served: Served) -> None:
     for path in GETS:
         assert served.viewer.get(run + path).status_code == 200
     assert served.store.last("line") == 1
+
+
+def test_a_rig_runs_its_loop_and_may_halt_but_consents_to_nothing(served: Served) -> None:
+    run = served.create(confirm=True)
+    assert served.rig.get(run).json()["role"] == "rig"
+    trial = served.rig.post(f"{run}/ask").json()["trial"]
+    before = served.store.last("line")
+    for verb in ("approve", "reject", "abandon", "retry", "resume", "void", "configure"):
+        answer = served.rig.post(f"{run}/{verb}", json={"trial": trial["id"], "reason": "r"})
+        assert answer.status_code == 403 and "is a rig and may look, ask, tell" in answer.json()["detail"], verb
+    refused = [
+        served.rig.post("/runs", json={**LINE, "name": "other"}),
+        served.rig.post(f"{run}/%61pprove", json={"trial": trial["id"]}),
+        served.rig.post("/runs/approve/ask/approve", json={"trial": trial["id"]}),
+        *(served.rig.request(method, f"{run}/ask") for method in ("PUT", "DELETE", "PATCH")),
+    ]
+    assert [a.status_code for a in refused] == [403] * 6
+    assert served.store.last("line") == before and served.store.names() == ["line"]
+    served.operator.post(f"{run}/approve", json={"trial": trial["id"]})
+    assert served.rig.post(f"{run}/ask").json()["ready"]
+    told = served.rig.post(f"{run}/tell", json={"trial": trial["id"], "objective": truth(trial["params"])})
+    assert told.status_code == 200
+    away = served.rig.post(f"{run}/abort", json={"params": {"kp": 4.9}, "reason": "the cable was loose"})
+    assert away.status_code == 200
+    assert served.rig.post(f"{run}/pause").status_code == 200 and served.rig.post(f"{run}/stop").status_code == 200
+    assert {e.who for e in served.store.events("line") if e.kind in ("asked", "told", "aborted", "stopped")} == {"rig-2"}
+
+
+def test_strange_headers_are_refused_in_words(start) -> None:
+    strange = (
+        "http://[::1",
+        "http://[",
+        "http://[::1]:x",
+        "//",
+        "http://[v1.x]",
+        "http://a]b",
+        "\u00ff",
+        "null",
+        "http://\u2100",
+    )
+    for served in (start(Tokens()), start()):
+        for name in ("host", "origin", "sec-fetch-site", "authorization", "content-type", "last-event-id", "idempotency-key"):
+            for value in strange:
+                headers = {"authorization": f"Bearer {VIEWER}", name: value.encode("utf-8")}
+                for method in ("GET", "POST"):
+                    answer = served.stranger.request(method, "/runs", headers=headers)
+                    assert answer.status_code < 500, (name, value, answer.text)
+        with contextlib.closing(socket.create_connection((urlsplit(served.url).hostname, urlsplit(served.url).port))) as raw:
+            raw.sendall(b"POST /api/v1/runs HTTP/1.1\r\nhost: localhost\r\ncontent-length: " + b"9" * 5000 + b"\r\n\r\n")
+            raw.settimeout(5)
+            assert raw.recv(100).startswith(b"HTTP/1.1 4")
 
 
 def test_large_bodies_are_not_read(served: Served) -> None:
@@ -161,11 +213,11 @@ def test_token_files(tmp_path: Path) -> None:
     tokens = Tokens.read(path)
     assert len(tokens) == 2 and OPERATOR not in repr(vars(tokens))
     olga, vera = tokens.caller(OPERATOR), tokens.caller(VIEWER)
-    assert olga is not None and olga.name == "olga" and olga.acts and vera is not None and not vera.acts
+    assert olga is not None and olga.name == "olga" and olga.may("resume") and vera is not None and not vera.may("stop")
     assert tokens.caller("") is None and tokens.caller(OPERATOR + "x") is None
     for text, what in (
         ("olga operator", "2 words"),
-        (f"olga admin {OPERATOR}", "viewer, operator"),
+        (f"olga admin {OPERATOR}", "viewer, rig, operator"),
         ("olga operator short", "at least 16"),
         (f"olga operator {OPERATOR}\nolga viewer {VIEWER}", "Two tokens are called"),
         (f"olga operator {OPERATOR}\nvera viewer {OPERATOR}", "are the same"),
@@ -178,6 +230,8 @@ def test_token_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="cannot be read"):
         Tokens.read(tmp_path / "none")
     assert len(Tokens.from_environment({"SAFEBO_VIEWER_TOKEN": VIEWER})) == 1 and not Tokens.from_environment({})
+    rig = Tokens.from_environment({"SAFEBO_RIG_TOKEN": RIG}).caller(RIG)
+    assert rig is not None and (rig.name, rig.role) == ("rig", "rig")
 
 
 def test_buckets_refill() -> None:

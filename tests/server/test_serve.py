@@ -64,4 +64,5 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         server.send_signal(signal.SIGTERM)
         _, said = server.communicate(timeout=60)
     assert OPERATOR not in said and VIEWER not in said
+    assert "There is no run in runs.db yet: `safebo init` writes" in said and "safebo run --db runs.db" in said
     assert (tmp_path / "runs.db").exists()

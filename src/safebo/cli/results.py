@@ -307,7 +307,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen at; others than this computer's need a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
     token_file: Annotated[
-        Optional[Path], typer.Option(help="Lines `name role token`; role viewer or operator.", show_default=False)
+        Optional[Path], typer.Option(help="Lines `name role token`; role viewer, rig or operator.", show_default=False)
     ] = None,
     rate: Annotated[float, typer.Option(min=0.0, help="Requests per second from one client; 0: no limit.")] = 100.0,
     certificate: Annotated[Optional[Path], typer.Option(help="For TLS, in PEM format.", show_default=False)] = None,

@@ -1,6 +1,7 @@
 """Who may do what: tokens with a name and a role.
 
-A viewer reads, an operator also acts. The name of a token is what the record of a run says under `who`.
+A viewer reads. A rig also asks for experiments, tells and aborts them, and may pause and stop a run. An operator may do all.
+The name of a token is what the record of a run says under `who`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from pathlib import Path
 
 from safebo.exceptions import InvalidValueError
 
-ROLES = ("viewer", "operator")
+ROLES = ("viewer", "rig", "operator")
+
+RIG = ("ask", "tell", "abort", "pause", "stop")
+"""What a rig may do to a run besides looking: the loop of its experiments, and to halt it."""
 
 SHORTEST_TOKEN = 16
 """Characters of a token at least: shorter ones can be guessed."""
 
-ENVIRONMENT = {"SAFEBO_OPERATOR_TOKEN": "operator", "SAFEBO_VIEWER_TOKEN": "viewer"}
+ENVIRONMENT = {"SAFEBO_OPERATOR_TOKEN": "operator", "SAFEBO_RIG_TOKEN": "rig", "SAFEBO_VIEWER_TOKEN": "viewer"}
 """Variables that may hold a token each."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -37,10 +41,18 @@ class Caller:
     name: str
     role: str
 
+    def may(self, verb: str) -> bool:
+        """Whether this caller may do this: "ask", "stop", ...; an empty verb stands for what is no step of a run."""
+        return self.role == "operator" or (self.role == "rig" and verb in RIG)
+
     @property
-    def acts(self) -> bool:
-        """Whether requests of this caller may change anything."""
-        return self.role == "operator"
+    def rights(self) -> str:
+        """What this caller may do, in words."""
+        if self.role == "operator":
+            return "an operator and may do everything"
+        if self.role == "rig":
+            return f"a rig and may look, {', '.join(RIG[:-1])} and {RIG[-1]}, nothing else"
+        return "a viewer and may not change anything"
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,7 @@ class Tokens:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Tokens:
-        """From SAFEBO_OPERATOR_TOKEN and SAFEBO_VIEWER_TOKEN, whichever is set."""
+        """From SAFEBO_OPERATOR_TOKEN, SAFEBO_RIG_TOKEN and SAFEBO_VIEWER_TOKEN, whichever is set."""
         return cls(Token.of(role, role, environment[name]) for name, role in ENVIRONMENT.items() if environment.get(name))
 
     def __add__(self, other: Tokens) -> Tokens:

@@ -13,6 +13,8 @@ from safebo.server.problems import problem
 
 API = "/api/"
 
+RUNS = "/api/v1/runs/"
+
 READING = ("GET", "HEAD")
 
 HEADERS = {
@@ -97,8 +99,8 @@ class Guard:
         scope.setdefault("state", {})["caller"] = caller
         if reading:
             return None
-        if not caller.acts:
-            return problem(403, f"{caller.name!r} is a viewer and may not change anything: use an operator's token.")
+        if not caller.may(_verb(scope)):
+            return problem(403, f"{caller.name!r} is {caller.rights}: use an operator's token.")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.limits.body:
             return problem(413, self._too_large())
@@ -115,11 +117,26 @@ def _stranger(headers: dict[bytes, bytes]) -> str:
     if not is_loopback(_hostname(host)):
         return f"This server answers to localhost only, not to {host!r:.100}."
     origin = headers.get(b"origin", b"").decode("latin-1")
-    if origin and urlsplit(origin).netloc.lower() != host.lower():
+    if origin and _place(origin) != host.lower():
         return f"Requests of pages from {origin!r:.100} are refused."
     if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
         return "Requests of other sites' pages are refused."
     return ""
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None for what is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
+def _verb(scope: Scope) -> str:
+    """What a request does to a run, from the very path that finds its endpoint; empty if it is about no run."""
+    path = (scope.get("raw_path") or scope["path"].encode("utf-8")).partition(b"?")[0].decode("latin-1")
+    parts = path.removeprefix(RUNS).split("/") if path.startswith(RUNS) else []
+    return parts[1] if len(parts) == 2 and scope["method"] == "POST" else ""
 
 
 def _hostname(host: str) -> str:

@@ -35,8 +35,8 @@ def main(
 ) -> None:
     """Serve the runs of a database until interrupted.
 
-    Tokens come from `token_file` and from SAFEBO_OPERATOR_TOKEN and SAFEBO_VIEWER_TOKEN. Without any the server is open to this
-    computer's own programs, and refuses to be reached from elsewhere.
+    Tokens come from `token_file` and from SAFEBO_OPERATOR_TOKEN, SAFEBO_RIG_TOKEN and SAFEBO_VIEWER_TOKEN. Without any the server
+    is open to this computer's own programs, and refuses to be reached from elsewhere.
     """
     known = (tokens or Tokens()) + Tokens.from_environment()
     if token_file is not None:
@@ -48,6 +48,12 @@ def main(
         log.warning("Tokens travel unencrypted: use --certificate and --private-key, a VPN, or a proxy with TLS.")
     warnings.simplefilter("default", SafeboWarning)  # a warning about a run is no reason to refuse a request
     store = Store.open(url)
+    if not store.names():
+        log.warning(
+            "There is no run in %s yet: `safebo init` writes a configuration and `safebo run --db %s` makes a run of it; "
+            "POST /api/v1/runs makes one over HTTP. The page shows it as soon as it is there.",
+            *(store.where, store.where),
+        )
     try:
         uvicorn.run(
             create_app(store, known, limits=limits),

@@ -13,7 +13,7 @@ from safebo.server.problems import PROBLEM
 ERRORS = {
     "400": "Not JSON",
     "401": "No token, or a wrong one",
-    "403": "A viewer, or a page of another site",
+    "403": "A viewer, a rig that wants more than its loop, or a page of another site",
     "404": "No such run",
     "405": "No such method",
     "409": "Not allowed in the run's present state; says why and what to do",
