@@ -348,10 +348,26 @@ def test_a_violation_stops_the_run_in_the_same_step(store):
     with pytest.raises(ConflictError, match="resume"):
         campaign.ask()
     assert campaign.optimizer.ask() is None and campaign.optimizer.stop_reason is StopReason.VIOLATION
-    campaign.resume("checked")
+    with pytest.raises(ConflictError, match="accepted"):
+        campaign.resume("checked")
+    campaign.resume("checked", accept_violation=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the data refute the norm
         assert campaign.ask() is not None
+
+
+def test_who_presses_pause_or_resume_has_seen_the_run_as_it_is(store):
+    campaign = Campaign.create(store, "r", optimizer())
+    seen = campaign.ledger.seq
+    campaign.stop("smoke")
+    for press in (campaign.pause, campaign.resume):
+        with pytest.raises(ConflictError, match=r"stopped \(smoke\) by now"):
+            press(seen=seen)
+    campaign.resume(seen=campaign.ledger.seq)
+    seen = campaign.ledger.seq
+    campaign.tell({"a": 0.41}, 0.9)  # no switch: whoever saw the run running may pause it
+    campaign.pause(seen=seen)
+    assert campaign.ledger.status == "paused"
 
 
 def test_a_run_that_is_stored_already_cannot_be_saved_again(database_url):

@@ -115,7 +115,7 @@ def resume(
         if changes:
             campaign.configure(who=who, **changes)
         if campaign.ledger.halted is not None:
-            campaign.resume(who=who)
+            campaign.resume(who=who, accept_violation=accept_violation)
         _go(campaign, plant, who, as_json=as_json, waits=not no_wait, db=db)
 
 

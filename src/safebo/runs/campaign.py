@@ -327,18 +327,40 @@ class Campaign:
         """Give up the pending trial: nobody knows what became of it, or nobody wants to run it. Experiments keep away from it."""
         return self.abort(trial, f"abandoned: {_text(reason, 'reason')}" if reason else "abandoned", who=who, key=key)
 
-    def pause(self, reason: str = "", *, who: str = "") -> None:
-        """Nothing is asked or started until `resume`."""
-        self._act(who, lambda: self._append(Event("paused", {"reason": _text(reason, "reason")})))
+    def pause(self, reason: str = "", *, who: str = "", seen: int | None = None) -> None:
+        """Nothing is asked or started until `resume`.
+
+        seen: number of the last event that the caller knew; `ConflictError` if the run was switched since.
+        """
+
+        def work() -> None:
+            self._ledger.require_seen(seen)
+            self._append(Event("paused", {"reason": _text(reason, "reason")}))
+
+        self._act(who, work)
 
     def stop(self, reason: str = "", *, who: str = "") -> None:
         """The stop button: nothing is asked or started, and a runner stops its plant."""
         body = {"cause": StopReason.STOPPED.value, "reason": _text(reason, "reason")}
         self._act(who, lambda: self._append(Event("stopped", body)))
 
-    def resume(self, reason: str = "", *, who: str = "") -> None:
-        """Go on after a pause, a stop or a violation."""
-        self._act(who, lambda: self._append(Event("resumed", {"reason": _text(reason, "reason")})))
+    def resume(self, reason: str = "", *, who: str = "", accept_violation: bool = False, seen: int | None = None) -> None:
+        """Go on after a pause or a stop; after a violation only if it is accepted explicitly.
+
+        seen: number of the last event that the caller knew; `ConflictError` if the run was switched since.
+        """
+
+        def work() -> None:
+            ledger = self._ledger
+            ledger.require_seen(seen)
+            if ledger.halted is StopReason.VIOLATION and not accept_violation:
+                raise ConflictError(
+                    f"Run {ledger.name!r} was stopped by a violation: {ledger.reason}. {StopReason.VIOLATION.advice} Then "
+                    "resume it and say that the violation is accepted."
+                )
+            self._append(Event("resumed", {"reason": _text(reason, "reason"), "accepted": ledger.halted is StopReason.VIOLATION}))
+
+        self._act(who, work)
 
     def configure(self, *, who: str = "", **changes: Any) -> None:
         """Change the configuration, see `RunConfig`."""

@@ -119,6 +119,7 @@ class Ledger:
     pending: Pending | None = None
     halt: StopReason | None = None  # PAUSED, STOPPED, VIOLATION, or why nothing is left to ask for
     reason: str = ""  # of the halt, in words
+    switched: int = 0  # number of the event that last paused, stopped or resumed the run
     violations: tuple[int, ...] = ()  # measurements outside a limit, counted from 1
     closed: frozenset[str] = frozenset()  # trials that were told or aborted
     approvals: int = 0
@@ -199,6 +200,18 @@ class Ledger:
             raise ConflictError(f"Trial {identity} of run {self.name!r} has been told or aborted already.")
         what = "none is" if self.pending is None else f"{self.pending.trial.id} is"
         raise ConflictError(f"Trial {identity!r:.100} of run {self.name!r} is not pending; {what}.")
+
+    def require_seen(self, seen: int | None) -> None:
+        """Whoever pauses or resumes a run says up to which event he saw it: it must not have been switched since.
+
+        Without this, a person who presses pause in the moment in which a violation stops the run would act on a run that is not
+        the one on his screen.
+        """
+        if seen is not None and seen < self.switched:
+            raise ConflictError(
+                f"Run {self.name!r} is {self.status}{f' ({self.reason})' if self.reason else ''} by now (event {self.switched}; "
+                f"you saw it at event {seen}). Nothing was done: look again, then decide."
+            )
 
     def require_running(self) -> None:
         """Nothing is asked or started while a run is paused or stopped."""
@@ -302,20 +315,20 @@ def _exhausted(ledger: Ledger, event: Event) -> Ledger:
 def _paused(ledger: Ledger, event: Event) -> Ledger:
     if ledger.halted is not None:
         raise ConflictError(f"Run {ledger.name!r} is {ledger.status} already.")
-    return replace(ledger, halt=StopReason.PAUSED, reason=event.body.get("reason", ""))
+    return replace(ledger, halt=StopReason.PAUSED, reason=event.body.get("reason", ""), switched=ledger.seq + 1)
 
 
 def _stopped(ledger: Ledger, event: Event) -> Ledger:
     cause = StopReason(event.body["cause"])
     if ledger.status == "stopped" and cause is not StopReason.VIOLATION:
         raise ConflictError(f"Run {ledger.name!r} is stopped already.")
-    return replace(ledger, halt=cause, reason=event.body.get("reason", ""))
+    return replace(ledger, halt=cause, reason=event.body.get("reason", ""), switched=ledger.seq + 1)
 
 
 def _resumed(ledger: Ledger, event: Event) -> Ledger:
     if ledger.halted is None:
         raise ConflictError(f"Run {ledger.name!r} is {ledger.status}: there is nothing to resume.")
-    return replace(ledger, halt=None, reason="")
+    return replace(ledger, halt=None, reason="", switched=ledger.seq + 1)
 
 
 def _configured(ledger: Ledger, event: Event) -> Ledger:
