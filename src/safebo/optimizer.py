@@ -32,8 +32,9 @@ from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
 from safebo.journal import Journal, not_stored
 from safebo.kernels import Matern, StationaryKernel
-from safebo.norms import NormEstimator, default_norm
-from safebo.notices import check_lengthscales, check_norms, check_scale, warn_refuted
+from safebo.norms import AdaptiveScenario, NormEstimator
+from safebo.norms.base import resolve
+from safebo.notices import check_scale, warn_cautions, warn_refuted
 from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, outside, resolve_outputs
 from safebo.posterior import Posterior
 from safebo.state import Abort, Sample, Settings, State, checked_context
@@ -88,7 +89,8 @@ class SafeOptimizer:
     noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
                       (scale your outputs to order sqrt(outputscale): the norm estimators have a scale, or a prior of it)
     norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale; in two and three
-                      dimensions, and in one with an RBF kernel, with `PosteriorScenario` as its floor),
+                      dimensions, and in one with an RBF kernel, with `PosteriorScenario` as its floor, unless another
+                      floor is given),
                       `PosteriorScenario` (learned from all samples together), `Scenario` (the paper's), `Fixed` (guessed),
                       `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
@@ -146,20 +148,17 @@ class SafeOptimizer:
         limits = dict(constraints or {})
         if both := sorted(set(limits) & set(domain.names)):
             raise InvalidValueError(f"The name {both[0]!r} is a parameter's: rename this constraint.")
-        if norm is None:  # the default follows the kernel of each output
-            norm = default_norm(main, domain.dim)
-            own = {n: c for n, c in limits.items() if isinstance(c, Constraint) and c.kernel is not None and c.norm is None}
-            limits |= {n: replace(c, norm=default_norm(c.kernel or main, domain.dim)) for n, c in own.items()}
         outputs = resolve_outputs(
             threshold,
             limits,
             main,
             noise,
-            norm,
+            norm if norm is not None else AdaptiveScenario(),
             bound if bound is not None else MartingaleMixture(),
             delta,
             min_width,
         )
+        outputs = tuple(replace(o, norm=resolve(o.norm, o.kernel, domain.dim)) for o in outputs)  # floors follow both
         settings = Settings(
             domain=domain,
             outputs=outputs,
@@ -175,8 +174,7 @@ class SafeOptimizer:
             stride=stride,
             abort_radius=abort_radius,
         )
-        check_lengthscales(settings)
-        check_norms(settings)
+        warn_cautions(settings)
         self._start(State(settings))
 
     def _start(self, state: State) -> None:
@@ -277,15 +275,13 @@ class SafeOptimizer:
             self._journal.told(samples, None if current is None else current.record)
         if current is not None:
             self._committed, self._replayed = current.subdomains, self._replayed + 1
-        first = self._state.step == 0
         self._state = self._state.told(samples[0], None if current is None else current.record)
         for sample in samples[1:]:
             self._state = self._state.told(sample, None)
         self._analysis = None
         if trial is not None:
             self._issued.pop(trial.id, None)
-        if first:
-            check_scale(self._state)
+        check_scale(self._state, len(samples))
         for i, sample in enumerate(samples, self._state.step - len(samples) + 1):
             self._warn_violated(i, sample)
 

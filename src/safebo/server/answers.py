@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from safebo import notices
 from safebo.optimizer import Best
 from safebo.outputs import guarantee
+from safebo.runs import RunConfig, describe
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.starts import next_start
 from safebo.runs.storage import Event
@@ -17,7 +19,7 @@ from safebo.server.auth import Caller
 from safebo.server.desk import Run
 from safebo.server.reader import History
 from safebo.server.slices import Cut
-from safebo.state import Settings
+from safebo.state import Settings, State
 
 Json = dict[str, Any]
 
@@ -116,6 +118,12 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
         "you": caller.name,
         "role": caller.role,
     }  # fmt: skip
+
+
+def cautions(state: State, config: RunConfig) -> list[str]:
+    """What deserves a second look before anything moves: in the settings, and in what was measured before."""
+    told = [caution.text for caution in notices.scale_cautions(state, state.step)]
+    return [*describe.cautions(state.settings, config.entry(), begun=True), *told]
 
 
 def reason(ledger: Ledger) -> str:
