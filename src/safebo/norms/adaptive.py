@@ -57,20 +57,13 @@ _JITTER = 1e-8
 _PER_AXIS = {1: 16, 2: 9, 3: 5}  # nodes that tell the restricted norm of the outer part
 
 
-def default_floor(kernel: StationaryKernel, dim: int) -> PosteriorScenario | None:
-    """The floor of `AdaptiveScenario`: `PosteriorScenario` in 2-D and 3-D, and in 1-D with RBF kernels; elsewhere none.
-
-    There the two together were measured (docs/guarantees.md): the larger bound holds if either family contains the function.
-    """
-    served = (dim > 1 or isinstance(kernel, RBF)) and PosteriorScenario.serves(kernel, dim)
-    return PosteriorScenario() if served else None
-
-
 @dataclass(frozen=True)
 class AdaptiveScenario:
     """Algorithm 3 with the scale of the random functions learned from all data, and centres around the sub-domain.
 
-    floor: "auto" (default) follows the kernel and the dimension of its output, see `default_floor`; an optimizer writes it out.
+    floor: "auto" (default) is `PosteriorScenario` in 2-D and 3-D, and in 1-D with RBF kernels, elsewhere None; an optimizer
+    writes it out. There the two together were measured (docs/guarantees.md): the larger bound holds if either family contains
+    the function. Its gamma and kappa are no larger than those given here.
     """
 
     m: int = 600
@@ -105,7 +98,14 @@ class AdaptiveScenario:
 
     def floor_for(self, kernel: StationaryKernel, dim: int) -> NormFloor | None:
         """The floor with this kernel in this many dimensions."""
-        return default_floor(kernel, dim) if isinstance(self.floor, str) else self.floor
+        if not isinstance(self.floor, str):
+            return self.floor
+        if not (dim > 1 or isinstance(kernel, RBF)) or not PosteriorScenario.serves(kernel, dim):
+            return None
+        usual = PosteriorScenario()
+        gamma, kappa = min(usual.gamma, self.gamma), min(usual.kappa, self.kappa)
+        smallest = math.ceil(math.log(kappa) / math.log1p(-gamma)) + 1  # Theorem 1
+        return PosteriorScenario(max(usual.m, smallest), gamma, kappa)
 
     def resolved(self, kernel: StationaryKernel, dim: int) -> AdaptiveScenario:
         """The same with its floor written out."""
