@@ -213,6 +213,7 @@ class Spreading:
         return 9.0 + float(np.abs(query.everything[1]).max())
 
 
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.ScaleWarning")
 @pytest.mark.parametrize("screening", [None, Fixed(9.0)], ids=["plain", "screened"])
 def test_what_is_learned_elsewhere_reaches_sub_domains_without_new_samples(screening):
     """Every certificate carries a norm that fits all samples so far, not only those when its sub-domain was last measured in."""
@@ -230,6 +231,7 @@ def test_what_is_learned_elsewhere_reaches_sub_domains_without_new_samples(scree
     assert all(norm >= needed - 1e-9 for norm, needed in used)
 
 
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.ScaleWarning")
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1000), budget=st.sampled_from([0, 10**9]))
 def test_a_revising_optimizer_is_rebuilt_from_its_state(seed, budget):

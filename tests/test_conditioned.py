@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from safebo import RBF, AdaptiveScenario, Box, Constraint, Fixed, Matern, PosteriorScenario, SafeOptimizer, Scenario
-from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
+from safebo.exceptions import InfeasibleScenarioError, InvalidValueError, NoGuaranteeWarning
 from safebo.norms import LSTMNorm, NormQuery
 from safebo.norms import conditioned as module
 from safebo.norms.scales import LOG_SCALES
@@ -235,6 +235,7 @@ def test_a_floor_that_does_not_serve_a_kernel_is_refused_before_the_run():
     SafeOptimizer(Box.unit(4), 0.0, kernel=Matern(1.5, 0.3), norm=AdaptiveScenario(floor=LSTMNorm()))
 
 
+@pytest.mark.filterwarnings("ignore:With the RBF kernel")
 def test_the_default_norm_and_acquisition_follow_the_dimension():
     matern, rbf = Matern(1.5, 0.3), RBF(0.3)
     both, one = AdaptiveScenario(floor=PosteriorScenario()), AdaptiveScenario(floor=None)
@@ -259,7 +260,8 @@ def test_the_default_norm_and_acquisition_follow_the_dimension():
     opt = SafeOptimizer(Box.unit(2), 0.0, kernel=matern, constraints=given)
     assert [o.norm for o in opt.state.outputs] == [both, Fixed(3.0), both]
     assert defaults(2, kernel=matern, screening=LSTMNorm()) == (both, "joint")
-    assert defaults(2, kernel=matern, acquisition="joint", norm=one) == (one, "joint")
+    with pytest.warns(NoGuaranteeWarning, match="no floor"):
+        assert defaults(2, kernel=matern, acquisition="joint", norm=one) == (one, "joint")
     assert defaults(3, kernel=matern) == defaults(3, kernel=rbf) == (both, "directed")
     assert defaults(3, kernel=matern, screening=LSTMNorm()) == (both, "joint")
     assert defaults(4, kernel=matern) == defaults(4, kernel=rbf) == (one, "joint")

@@ -173,7 +173,7 @@ def scale_cautions(state: State, told: int) -> list[Caution]:
     Once per output, and again at twice the distance: a rig that is off the scale is not told so at every experiment.
     """
     found = []
-    for index, output in enumerate(state.outputs):
+    for index, output in enumerate(state.outputs if told else ()):
         sizes = [_size(output, sample.values[index]) for sample in state.samples]
         worst = max(range(state.step - told, state.step), key=sizes.__getitem__)
         known = max(sizes[: state.step - told], default=0.0)
