@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from safebo.compute import FloatArray, Indices, SingleArray, variance_floor
 
 _TILE = 32  # centres per inner loop of the pairwise sums: two AVX-512 registers, and few pairs counted twice on the diagonal
+_LANES = 8  # partial sums of a tile: one AVX-512 register of float64
 _LINES = 64  # grid lines per task of the distance transform
 _SHORT = 16  # points per line up to which the distance transform compares all pairs
 _TASKS = 64  # of the transform of short lines
@@ -100,7 +101,7 @@ def _on_stack(kind: Any, size: int) -> Any:
 
 @intrinsic
 def _lanes32(typingctx):  # type: ignore[no-untyped-def]
-    """One number per centre of a tile."""
+    """Room for one number per centre of a tile."""
     return _on_stack(types.float32, _TILE)
 
 
@@ -110,6 +111,50 @@ def _lanes64(typingctx):  # type: ignore[no-untyped-def]
     return _on_stack(types.float64, _TILE)
 
 
+def _folded(builder: Any, products: Any, kind: Any) -> Any:
+    """(p_i + p_i+16) + (p_i+8 + p_i+24) of a tile for i < 8, as a vector: compilers make worse code of a loop."""
+    vector = ir.VectorType(kind, _LANES)
+    parts = []
+    for place in range(0, _TILE, _LANES):
+        at = builder.gep(products, [ir.Constant(ir.IntType(32), place)])
+        parts.append(builder.load(builder.bitcast(at, vector.as_pointer()), align=32))
+    return builder.fadd(builder.fadd(parts[0], parts[2]), builder.fadd(parts[1], parts[3]))
+
+
+@intrinsic
+def _add_lanes(typingctx, products, factor, sums):  # type: ignore[no-untyped-def]
+    """Adds `factor` (a power of two) times the folded float32 products of a tile to the eight float64 `sums`."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        wide = ir.VectorType(ir.DoubleType(), _LANES)
+        folded = builder.fpext(_folded(builder, args[0], ir.FloatType()), wide)
+        one = builder.insert_element(ir.Constant(wide, ir.Undefined), args[1], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+        scaled = builder.fmul(folded, builder.shuffle_vector(one, ir.Constant(wide, ir.Undefined), zeros))
+        place = builder.bitcast(args[2], wide.as_pointer())
+        builder.store(builder.fadd(scaled, builder.load(place, align=32)), place, align=32)
+        return context.get_dummy_value()
+
+    return types.void(types.CPointer(types.float32), types.float64, types.CPointer(types.float64)), codegen
+
+
+@intrinsic
+def _tile_sum(typingctx, products):  # type: ignore[no-untyped-def]
+    """The sum of the float64 products of a tile."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        vector, size = _folded(builder, args[0], ir.DoubleType()), _LANES
+        while size > 1:
+            size //= 2
+            order = ir.VectorType(ir.IntType(32), size)
+            low, high = ir.Constant(order, list(range(size))), ir.Constant(order, list(range(size, 2 * size)))
+            other = ir.Constant(vector.type, ir.Undefined)
+            vector = builder.fadd(builder.shuffle_vector(vector, other, low), builder.shuffle_vector(vector, other, high))
+        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+    return types.float64(types.CPointer(types.float64)), codegen
+
+
 _f = np.float32
 _LOG2E32, _THIRD32, _HALF32, _ONE32 = _f(1.4426950408889634), _f(1.0 / 3.0), _f(0.5), _f(1.0)
 _MAX32 = _f(80.0)  # e^-80 times a weight is still a normal number; denormal ones are slow
@@ -117,8 +162,6 @@ _MAX32 = _f(80.0)  # e^-80 times a weight is still a normal number; denormal one
 _P0, _P1, _P2 = _f(1.0000000716552193), _f(0.6931469670632637), _f(0.240221197211667)
 _P3, _P4, _P5 = _f(0.05550713274651294), _f(0.009675541479840913), _f(0.0013276472028233442)
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
-
-_LANES = 8  # partial sums of a tile: one AVX-512 register of float64
 
 _OPTIONS = {"cache": True, "error_model": "numpy"}
 _inlined = numba.njit(inline="always", **_OPTIONS)
@@ -215,17 +258,7 @@ def _weighted_tile(z, a, block, first, second, w1, w2, axes, terms, factor, prod
             d1, d2 = _fma32(e1, e1, d1), _fma32(e2, e2, d2)
         k1, k2 = _correlation32(d1, terms), _correlation32(d2, terms)
         products[j] = a[block, j] * _fma32(w1, k1, w2 * k2)
-    for lane in range(_LANES):
-        half = products[lane] + products[lane + 2 * _LANES]
-        other = products[lane + _LANES] + products[lane + 3 * _LANES]
-        sums[lane] = _fma64(factor, np.float64(half + other), sums[lane])
-
-
-@_inlined
-def _total(sums):  # type: ignore[no-untyped-def]
-    """The sum of all lanes."""
-    left = (sums[0] + sums[4]) + (sums[2] + sums[6])
-    return left + ((sums[1] + sums[5]) + (sums[3] + sums[7]))
+    _add_lanes(products, factor, sums)
 
 
 @numba.njit(**_OPTIONS)
@@ -238,8 +271,8 @@ def _pairs(z, a, inner, axes, terms):  # type: ignore[no-untyped-def]
     tiles = a.shape[0]
     first, second = np.empty(len(axes), np.float32), np.empty(len(axes), np.float32)
     products, sums = _lanes32(), _lanes64()
-    for lane in range(_LANES):
-        sums[lane] = 0.0
+    for j in range(_TILE):
+        sums[j] = 0.0
     own = a.copy()
     for j in range(inner, tiles * _TILE):
         own[j // _TILE, j % _TILE] *= _f(2.0)
@@ -257,14 +290,14 @@ def _pairs(z, a, inner, axes, terms):  # type: ignore[no-untyped-def]
             _weighted_tile(z, own, block, first, second, w1, w2, axes, terms, 1.0, products, sums)
             for other in range(block + 1, tiles):
                 _weighted_tile(z, a, other, first, second, w1, w2, axes, terms, 2.0, products, sums)
-    return _total(sums)
+    return _tile_sum(sums)
 
 
 @numba.njit(**_OPTIONS)
 def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
     """kappa(X, Z) a in double precision: the head coefficients multiply its error by the condition number of K + sigma^2 I."""
     tile, weight = np.empty((len(axes), _TILE)), np.empty(_TILE)
-    products, sums = _lanes64(), _lanes64()
+    products = _lanes64()
     for block in range(a.shape[0]):
         for axis in range(len(axes)):
             for j in range(_TILE):
@@ -279,10 +312,7 @@ def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
                     difference = tile[axis, j] - at[axis]
                     squared = _fma64(difference, difference, squared)
                 products[j] = weight[j] * _correlation64(squared, terms)
-            for lane in range(_LANES):
-                half = products[lane] + products[lane + 2 * _LANES]
-                sums[lane] = half + (products[lane + _LANES] + products[lane + 3 * _LANES])
-            result[k] += _total(sums)
+            result[k] += _tile_sum(products)
 
 
 # Not `_Kernel`: it takes longest to compile, and its tasks take longer than handing them over.
