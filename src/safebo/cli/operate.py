@@ -48,6 +48,7 @@ def run(
     from safebo.cli.setup import warnings_of
     from safebo.exceptions import InvalidValueError
     from safebo.runs import Campaign, RunConfig, Store, config, transfer
+    from safebo.runs.prepare import prepare
 
     read = config.read(file)
     changes = {"experiments": experiments, "confirm": confirm}
@@ -56,6 +57,7 @@ def run(
     for text in warnings_of(read):
         typer.echo(f"warning: {text}", err=True)
     called = config.run_name(name) if name is not None else read.name
+    prepare(read.optimizer.state.settings)
     plant = _plant(settings.plant)
     store = Store.open(db or read.database)
     try:
@@ -99,11 +101,13 @@ def resume(
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError, StopReason
     from safebo.runs.driving import driving
+    from safebo.runs.prepare import prepare
 
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
     with opened(run, db) as (_, campaign), driving(campaign):
         _follow_file(campaign, run, who)
+        prepare(campaign.ledger.state.settings)
         plant = _plant(campaign.ledger.config.plant)
         if not _settle(campaign, retry, abandon, who, asks=at_terminal() and not as_json):
             _choices(campaign, place(run, db), as_json)
