@@ -52,7 +52,7 @@ MEANING = {
 EPILOG = "\n\n".join(["Exit codes", *(f"{code.value:>3}  {text}" for code, text in MEANING.items())])
 
 ORDER = (
-    *("init", "check", "import", "run", "resume", "tell", "approve", "reject", "pause", "stop", "serve"),
+    *("init", "check", "import", "run", "resume", "tell", "void", "approve", "reject", "pause", "stop", "serve"),
     *("status", "list", "best", "plot", "report", "export"),
 )
 """Commands as `safebo --help` lists them; what is not named comes last."""
