@@ -227,7 +227,8 @@ def import_measurements(
     if as_json:
         emit({"imported": len(rows), "outside": outside, "run": summary(ledger)})
     else:
-        console().print(f"imported {len(rows)} measurements, {outside} of them outside a limit", markup=False)
+        text = f"imported {len(rows)} measurements, {outside} of them outside a limit; the run is {ledger.status}"
+        console().print(text, markup=False)
 
 
 @app.command(rich_help_panel=LOOK)
