@@ -357,7 +357,7 @@ def test_animations_of_maps_and_slices(plane, space, tmp_path):
 def test_without_matplotlib_the_error_says_what_to_install(line, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for call in (report.plot_state, report.plot_progress, lambda opt: report.animate(opt, tmp_path / "run.gif")):
-        with pytest.raises(MissingExtraError, match=re.escape("pip install 'safebo[plot]'")):
+        with pytest.raises(MissingExtraError, match=re.escape("pip install '.[plot]'")):
             call(line)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from safebo import __version__
 from safebo.cli import Code, app
 from safebo.cli.base import MEANING, ORDER
 from safebo.exceptions import (
@@ -43,6 +47,10 @@ def test_errors_of_the_command_line_itself(folder):
     folder("nonsense", code=Code.INPUT)
 
 
+def test_the_version(folder):
+    assert folder("--version").stdout == f"safebo {__version__}\n"
+
+
 def test_paths_that_cannot_be_used_are_explained(folder):
     (folder.path / "taken").write_text("a file")
     (folder.path / "some").mkdir()
@@ -69,10 +77,79 @@ def test_an_interrupt_says_whether_the_same_command_continues(folder, monkeypatc
 
 @pytest.mark.parametrize("plant", ["python", "command", "socket", "http", "manual"])
 def test_what_init_writes_passes_check(folder, plant):
+    (folder.path / "rig.py").unlink()
     folder("init", "new.toml", "--plant", plant)
     assert (folder.path / "experiment.py").exists() == (plant == "python")
+    assert (folder.path / "rig.py").exists() == (plant == "command")
     assert "is complete" in folder("check", "new.toml").stdout
-    assert folder.json("check", "new.toml")["name"] == "new"
+    found = folder.json("check", "new.toml")
+    assert found["name"] == "new"
+    assert not any("There is no" in text or "has no stop" in text for text in found["warnings"])
+
+
+def test_the_program_that_init_writes_runs(folder):
+    (folder.path / "rig.py").unlink()
+    folder("init", "new.toml", "--plant", "command")
+    result = folder.json("run", "new.toml", "--experiments", 1)
+    assert (result["end"], result["experiments"], result["run"]["measurements"]) == ("done", 1, 2)
+    off = subprocess.run([sys.executable, "rig.py", "off"], cwd=folder.path, check=False)
+    assert off.returncode == 0
+
+
+def test_the_program_that_init_writes_refuses_and_ends(folder):
+    (folder.path / "rig.py").unlink()
+    folder("init", "new.toml", "--plant", "command")
+    lines = [
+        {"id": 1, "command": "run", "params": {"kp": 7.0, "kd": 0.3}},
+        {"id": 2, "command": "dance"},
+        {"id": 3, "command": "reset"},
+        {"id": 4, "command": "run", "params": {"kp": 2.0, "kd": 0.3}},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    done = subprocess.run([sys.executable, "rig.py"], input=text, capture_output=True, text=True, cwd=folder.path, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [a["id"] for a in answers] == [1, 2, 3, 4]
+    assert "outside" in answers[0]["error"] and "dance" in answers[1]["error"]
+    assert set(answers[3]) == {"id", "objective", "constraints"}
+
+
+def test_check_looks_for_the_parts_of_a_plant(folder):
+    def warned(plant):
+        head = (folder.path / "small.toml").read_text().split("[plant]")[0]
+        (folder.path / "small.toml").write_text(f"{head}[plant]\ntimeout = 5.0\n{plant}\n")
+        said = folder.json("check", "small.toml")["warnings"]
+        return " ".join(text for text in said if "plant" in text and "has no stop" not in text)
+
+    (folder.path / "drive.sh").write_text("#!/bin/sh\n")
+    (folder.path / "broken.py").write_text("def measure(:\n")
+    for plant, words in (
+        ('type = "python"\ncallable = "nowhere:measure"', "no module 'nowhere'"),
+        ('type = "python"\ncallable = "rig:measur"\nstop = "rig:stop"', "has no 'measur'"),
+        ('type = "python"\ncallable = "rig:measure"\nstop = "rig:halt"', "has no 'halt'"),
+        ('type = "python"\ncallable = "broken:measure"', "cannot be read as Python"),
+        ('type = "command"\ncommand = ["no-such-program"]', "There is no program 'no-such-program'"),
+        ('type = "command"\ncommand = ["python3", "-u", "rgi.py"]', "rgi.py"),
+        ('type = "command"\ncommand = ["./drive.sh"]', "is not executable"),
+        ('type = "command"\ncommand = ["drive.sh"]', "is called './drive.sh'"),
+        ('type = "command"\ncommand = ["python3", "rig.py"]\nstop = ["python3", "of.py"]', "the stop of the plant"),
+    ):
+        assert words in warned(plant), plant
+    for plant in (
+        'type = "python"\ncallable = "rig:measure"\nstop = "rig:stop"',
+        'type = "python"\ncallable = "os:getpid"\nstop = "os.path:exists"',
+        'type = "command"\ncommand = ["python3", "-u", "rig.py", "x"]\nstop = ["python3", "-c", "pass"]',
+    ):
+        assert warned(plant) == ""
+    (folder.path / "drive.sh").chmod(0o755)
+    assert warned('type = "command"\ncommand = ["./drive.sh"]\nstop = ["./drive.sh"]') == ""
+
+
+def test_no_text_names_an_index_where_safebo_is_not():
+    root = Path(__file__).parents[2]
+    files = [*root.glob("*.md"), *(f for part in ("src", "docs", "examples") for f in (root / part).rglob("*.[pmt][ydox]*"))]
+    named = re.compile(r"pip install[^\n]{0,20}[ '\"]safebo\b")
+    said = [f"{f}: {m.group()}" for f in files if f.name != "CHANGELOG.md" for m in named.finditer(f.read_text(errors="replace"))]
+    assert said == []
 
 
 def test_init_replaces_nothing_unasked(folder):
@@ -326,8 +403,6 @@ def terminal(monkeypatch):
 
 
 def _line(over):
-    import sys
-
     return sys.stdin.readline() or None
 
 
@@ -427,7 +502,6 @@ def test_runs_for_clients_that_poll(folder):
 
 
 def test_serve_hands_over(folder, monkeypatch):
-    import sys
     import types
 
     calls = []
@@ -442,7 +516,7 @@ def test_serve_hands_over(folder, monkeypatch):
     monkeypatch.delattr("safebo.server")
     monkeypatch.delitem(sys.modules, "safebo.server")
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert "safebo[serve]" in folder("serve", code=Code.INPUT).stderr
+    assert ".[serve]" in folder("serve", code=Code.INPUT).stderr
 
 
 def test_where_the_database_is(folder, monkeypatch):

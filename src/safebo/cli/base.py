@@ -138,6 +138,22 @@ app = typer.Typer(
 )
 
 
+def _version(value: bool) -> None:
+    """Print the version and end."""
+    if value:
+        from safebo import __version__
+
+        typer.echo(f"safebo {__version__}")
+        raise typer.Exit(Code.OK)
+
+
+@app.callback()
+def everything(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options that belong to no command."""
+
+
 def _remember(ctx: typer.Context, value: bool) -> bool:
     ctx.meta["json"] = value
     return value

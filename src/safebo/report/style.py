@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from safebo.exceptions import MissingExtraError
+from safebo.extras import how_to_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +70,7 @@ def require_matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingExtraError(f"Figures need matplotlib ({error}): pip install 'safebo[plot]'.") from error
+        raise MissingExtraError(f"Figures need matplotlib ({error}): {how_to_install('plot')}.") from error
     return matplotlib
 
 
