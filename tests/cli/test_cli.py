@@ -22,6 +22,8 @@ from safebo.exceptions import (
     PlantTimeoutError,
     StorageError,
 )
+from safebo.runs import Campaign, Store
+from safebo.runs.driving import driving
 
 pytestmark = pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
 
@@ -237,6 +239,38 @@ def test_a_report(folder):
     folder("report", "small", "--force", "-o", "small.html")
 
 
+def test_a_run_that_nobody_drives_is_open(folder):
+    folder("run", "small.toml", "--experiments", "1")
+    assert "small: finished" in folder("status", "small").stdout
+    folder("run", "small.toml", "--name", "two", "--no-wait", "--confirm", code=Code.PERSON)
+    assert "two: open, nobody drives it; `safebo resume two` goes on" in folder("status", "two").stdout
+    content = folder.json("status", "two")
+    assert (content["status"], content["driver"]) == ("running", "")
+    store = Store.open("safebo.db")
+    with driving(Campaign.open(store, "two")):
+        by = folder.json("status", "two")["driver"]
+        assert by.startswith("process ")
+        shown = folder("status", "two").stdout
+        assert f"two: running, driven by {by.partition(' since')[0]} since 20" in shown
+        assert not re.search(r"\d:\d\d\.\d", shown)  # no fractions of seconds
+        assert by.partition(" since")[0] in folder("list").stdout
+    store.close()
+    rows = {line.split()[0]: line for line in folder("list").stdout.splitlines()}
+    assert "finished" in rows["small"] and re.search(r"open +nobody", rows["two"])
+    assert [r["driver"] for r in folder.json("list")] == ["", ""]
+
+
+def test_a_run_for_clients_says_when_they_asked(folder):
+    head = (folder.path / "small.toml").read_text().split("[plant]")[0]
+    (folder.path / "small.toml").write_text(head + "[plant]\ntype = 'http'\n")
+    folder("run", "small.toml")
+    assert "open, clients over HTTP may ask; nobody has asked yet" in folder("status", "small").stdout
+    folder("tell", "small", "--objective", 0.5, "--limit", "heat=0.1")
+    with Store.open("safebo.db") as store:
+        Campaign.open(store, "small").hand_out()
+    assert re.search(r"may ask; last asked 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+\n", folder("status", "small").stdout)
+
+
 def test_unknown_runs(folder):
     folder("run", "small.toml")
     assert "nothing" in folder("status", "nothing", code=Code.INPUT).stderr
@@ -418,6 +452,42 @@ def test_a_person_at_the_terminal(by_hand):
     for answers, code in (("q\n", Code.PERSON), ("t\n0.5\n0.2\n", Code.OK)):
         by_hand("resume", "small", input=answers, code=code)
     assert by_hand.json("status", "small")["experiments"] == 2
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_value_that_is_hard_to_believe_is_entered_twice(by_hand):
+    # the start: 3 is above the limit of heat, confirmed; the trial: 46 was a slip, 0.52 is right; 9 is doubted and then said
+    # to be 0.25, which is believed
+    answers = ["0.5", "3", "0.25", "46", "0.52", "9", "0.25", "abort"]
+    shown = by_hand("run", "small.toml", "--experiments", "2", input="\n".join(answers) + "\n", code=Code.ABORTED).stderr
+    assert "heat: measured 3 K, must be at most 1: is that right? Enter it again" in shown
+    assert re.search(r"objective: measured 46, certified -?[\d.]+ to [\d.]+: is that right", shown)
+    assert re.search(r"heat: measured 9 K, certified \S+ to \S+, must be at most 1", shown)
+    run = by_hand.json("status", "small")
+    assert (run["measurements"], run["violations"], run["best_measured"]["values"]) == (2, 0, {"objective": 0.52, "heat": 0.25})
+
+
+@pytest.mark.usefixtures("terminal")
+def test_telling_a_value_that_is_hard_to_believe_at_the_terminal(by_hand):
+    by_hand("run", "small.toml", "--json", code=Code.PERSON)
+    by_hand("tell", "small", "--objective", 0.5, "--limit", "heat=0.2")
+    by_hand("resume", "small", "--json", code=Code.PERSON)
+    told = ("tell", "small", "--objective", 46, "--limit", "heat=0.2")
+    for answer in ("0.46\n", "\n", ""):
+        refused = by_hand(*told, input=answer, code=Code.INPUT).stderr
+        assert "objective: measured 46, certified" in refused and "Nothing was stored" in refused
+    assert by_hand.json("status", "small")["measurements"] == 1
+    assert "recorded" in by_hand(*told, input="46\n").stdout
+    assert by_hand.json("status", "small")["measurements"] == 2
+
+
+def test_without_a_terminal_it_is_pointed_out(by_hand):
+    by_hand("run", "small.toml", code=Code.PERSON)
+    by_hand("tell", "small", "--objective", 0.5, "--limit", "heat=0.2")
+    by_hand("resume", "small", code=Code.PERSON)
+    result = by_hand("tell", "small", "--objective", 46, "--limit", "heat=0.2", "--json")
+    assert "warning: objective: measured 46, certified" in result.stderr
+    assert json.loads(result.stdout)["run"]["measurements"] == 2
 
 
 @pytest.mark.usefixtures("terminal")

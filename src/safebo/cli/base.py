@@ -115,8 +115,11 @@ def _show_warning(
 
 def fail(ctx: Any, error: object, code: Code) -> NoReturn:
     """One message, as JSON as well where JSON was asked for, and an exit code."""
+    from safebo.runs.words import moments
+
     message = str(error)
-    typer.echo(message if getattr(error, "problems", None) else f"safebo: {message}", err=True)
+    said = moments(message, local=True)
+    typer.echo(said if getattr(error, "problems", None) else f"safebo: {said}", err=True)
     if ctx.meta.get("json"):
         document = {"error": {"type": type(error).__name__ if isinstance(error, BaseException) else "Error", "message": message}}
         problems = getattr(error, "problems", ())

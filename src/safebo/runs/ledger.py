@@ -119,6 +119,7 @@ class Ledger:
     pending: Pending | None = None
     halt: StopReason | None = None  # PAUSED, STOPPED, VIOLATION, or why nothing is left to ask for
     reason: str = ""  # of the halt, in words
+    asked_at: str = ""  # when a trial was last asked for or handed out
     switched: int = 0  # number of the event that last paused, stopped or resumed the run
     violations: tuple[int, ...] = ()  # measurements outside a limit, counted from 1
     closed: frozenset[str] = frozenset()  # trials that were told or aborted
@@ -239,7 +240,7 @@ def _asked(ledger: Ledger, event: Event) -> Ledger:
     trial = trial_of(event.body["trial"])
     if trial.id in ledger.closed:
         raise ConflictError(f"Trial {trial.id} of run {ledger.name!r} has been told or aborted already.")
-    return replace(ledger, pending=Pending(trial, event.at, event.who), halt=None, reason="")
+    return replace(ledger, pending=Pending(trial, event.at, event.who), halt=None, reason="", asked_at=event.at)
 
 
 def _approved(ledger: Ledger, event: Event) -> Ledger:
@@ -265,7 +266,7 @@ def _started(ledger: Ledger, event: Event) -> Ledger:
         raise pending_error(ledger)
     if ledger.config.confirm and pending.approved is None:
         raise ConflictError(f"Trial {pending.trial.id} of run {ledger.name!r} was not approved: an operator has to confirm it.")
-    return replace(ledger, pending=replace(pending, starts=pending.starts + 1, started_at=event.at))
+    return replace(ledger, pending=replace(pending, starts=pending.starts + 1, started_at=event.at), asked_at=event.at)
 
 
 def _retried(ledger: Ledger, event: Event) -> Ledger:
