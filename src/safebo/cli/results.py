@@ -276,6 +276,10 @@ def plot(
     what: Annotated[str, typer.Option(help="progress, state (one or two parameters), or norm.")] = "progress",
     vary: Annotated[Optional[list[str]], typer.Option(help="One or two parameters of a state plot.", show_default=False)] = None,
     output: Annotated[Optional[str], typer.Option(help="Which output a state plot shows.", show_default=False)] = None,
+    field: Annotated[
+        Optional[str],
+        typer.Option(help="Of a state over two parameters: mean, lower, upper, width or margin.", show_default=False),
+    ] = None,
     db: Database = None,
     force: Force = False,
     as_json: Json = False,
@@ -296,11 +300,13 @@ def plot(
         with opened(run, db) as (_, campaign):
             trials = [e.trial for e in experiments(ledger, campaign.events()) if e.trial is not None]
     if what == "progress":
-        figure = plot_progress(optimizer, title=title)
+        figure = plot_progress(optimizer, title=title, units=ledger.config.units)
     elif what == "norm":
         figure = plot_norms(trials, title=title)
     else:
-        figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], output=output, title=title)
+        shown: dict[str, Any] = {"output": output, "title": title, "units": ledger.config.units}
+        shown |= {"next_trial": ledger.trial or False, **({} if field is None else {"field": field})}
+        figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], **shown)
     try:
         figure.savefig(out, dpi=150)
     except ValueError as error:  # of matplotlib: a format that it does not know
