@@ -36,7 +36,9 @@ def tell(
 ) -> None:
     """Record a measurement: of the pending experiment, or of parameters that were not asked for."""
     from safebo.cli.results import summary
+    from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError
+    from safebo.outputs import OBJECTIVE
     from safebo.runs.starts import next_start
 
     if trial is not None and param:
@@ -55,10 +57,11 @@ def tell(
             raise InvalidValueError(
                 f"No experiment of run {campaign.name!r} is pending: name the parameters with --param NAME=VALUE."
             )
+        _second_look(campaign, what, {OBJECTIVE: objective, **values}, asks=at_terminal() and not as_json)
         receipt = campaign.tell(what, objective, values or None, context=noted, who=who)
         code = Code.VIOLATION if receipt.violated else Code.OK
         if as_json:
-            emit({"violated": receipt.violated, "exit_code": int(code), "run": summary(campaign.ledger)})
+            emit({"violated": receipt.violated, "exit_code": int(code), "run": summary(campaign)})
         elif receipt.violated:
             shown = ", ".join(f"{name} = {value:g}" for name, value in receipt.violated.items())
             console(stderr=True).print(
@@ -67,6 +70,28 @@ def tell(
         else:
             console().print(f"recorded; the run is {receipt.status}", markup=False)
     raise typer.Exit(code)
+
+
+def _second_look(campaign: Campaign, what: object, values: dict[str, float], *, asks: bool) -> None:
+    """A value that is hard to believe is entered twice at a terminal; elsewhere it is pointed out."""
+    from safebo.cli.terminal import read_line
+    from safebo.exceptions import InvalidValueError
+    from safebo.runs.doubts import doubts
+
+    ledger = campaign.ledger
+    trial = ledger.trial if ledger.trial is not None and ledger.trial.id == what else None
+    for name, text in doubts(values, trial, ledger.state.outputs, ledger.config.units).items():
+        if not asks:
+            typer.echo(f"warning: {text}", err=True)
+            continue
+        typer.echo(f"{text}: is that right? Enter it again: ", err=True, nl=False)
+        again = (read_line(lambda: False) or "").strip()
+        try:
+            same = float(again) == values[name]
+        except ValueError:
+            same = False
+        if not same:
+            raise InvalidValueError(f"{name} was {values[name]:g} first and {again!r} then. Nothing was stored: tell it again.")
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
@@ -172,6 +197,6 @@ def _done(campaign: Campaign, text: str, as_json: bool) -> None:
     from safebo.cli.results import summary
 
     if as_json:
-        emit({"text": text, "run": summary(campaign.ledger)})
+        emit({"text": text, "run": summary(campaign)})
     else:
         console().print(text, markup=False)

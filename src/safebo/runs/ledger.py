@@ -135,6 +135,7 @@ class Ledger:
     pending: Pending | None = None
     halt: StopReason | None = None  # PAUSED, STOPPED, VIOLATION, or why nothing is left to ask for
     reason: str = ""  # of the halt, in words
+    asked_at: str = ""  # when a trial was last asked for or handed out
     switched: int = 0  # number of the event that last paused, stopped or resumed the run
     numbers: tuple[int, ...] = ()  # of the samples, counted from 1 as they were told: one that is taken back leaves a gap
     told: int = 0  # measurements so far, those that were taken back included
@@ -266,7 +267,8 @@ def _asked(ledger: Ledger, event: Event) -> Ledger:
     entry = event.body.get("record")
     record = None if entry is None else record_of(entry, len(ledger.state.outputs))
     pending = Pending(trial, event.at, event.who, record=record)
-    return replace(ledger, pending=pending, halt=None, reason="", asked=(*ledger.asked, (trial.id, ledger.told)))
+    asked = (*ledger.asked, (trial.id, ledger.told))
+    return replace(ledger, pending=pending, halt=None, reason="", asked=asked, asked_at=event.at)
 
 
 def _approved(ledger: Ledger, event: Event) -> Ledger:
@@ -293,7 +295,7 @@ def _started(ledger: Ledger, event: Event) -> Ledger:
     if ledger.config.confirm and pending.approved is None:
         raise ConflictError(f"Trial {pending.trial.id} of run {ledger.name!r} was not approved: an operator has to confirm it.")
     started = replace(pending, starts=pending.starts + 1, started_at=event.at, started_seq=ledger.seq + 1)
-    return replace(ledger, pending=started)
+    return replace(ledger, pending=started, asked_at=event.at)
 
 
 def _retried(ledger: Ledger, event: Event) -> Ledger:

@@ -34,6 +34,7 @@ from safebo.exceptions import (
     StorageError,
     UnknownRunError,
 )
+from safebo.extras import how_to_install
 
 SCHEMA = 2
 """Version of the tables that this program reads and writes."""
@@ -206,7 +207,7 @@ class Store:
                 max_overflow=60,
             )
         except ImportError as error:
-            raise MissingExtraError(f"PostgreSQL needs a driver: pip install 'safebo[postgres]' ({error}).") from None
+            raise MissingExtraError(f"PostgreSQL needs a driver ({error}): {how_to_install('postgres')}.") from None
         return cls._ready(engine, where, create, read_only)
 
     @classmethod
