@@ -92,6 +92,7 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
         "notes": config.notes,
         "status": ledger.status,
         "reason": reason(ledger),
+        "cause": "" if ledger.halt is None else ledger.halt.value,
         "advice": "" if ledger.halt is None else ledger.halt.advice,
         "seq": ledger.seq,
         "created_at": ledger.created.at,

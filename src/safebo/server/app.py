@@ -421,14 +421,20 @@ def _acting(office: Office) -> APIRouter:
         return await command(name, lambda gate: gate.reject(body.trial, body.reason, who=who.name))
 
     @router.post("/runs/{name}/pause", response_model=m.DoneAnswer)
-    async def pause(name: Name, who: Who, body: m.Because | None = None) -> Any:
+    async def pause(name: Name, who: Who, body: m.Pause | None = None) -> Any:
         """Nothing is asked or started until the run is resumed."""
-        return await command(name, lambda gate: gate.pause("" if body is None else body.reason, who=who.name))
+        given = body or m.Pause()
+        return await command(name, lambda gate: gate.pause(given.reason, who=who.name, seen=given.seen))
 
     @router.post("/runs/{name}/resume", response_model=m.DoneAnswer)
-    async def resume(name: Name, who: Who, body: m.Because | None = None) -> Any:
-        """Go on after a pause, a stop or a violation."""
-        return await command(name, lambda gate: gate.resume("" if body is None else body.reason, who=who.name))
+    async def resume(name: Name, who: Who, body: m.Resume | None = None) -> Any:
+        """Go on after a pause or a stop; after a violation only if it is accepted."""
+        given = body or m.Resume()
+
+        def step(gate: Campaign) -> None:
+            gate.resume(given.reason, who=who.name, accept_violation=given.accept_violation, seen=given.seen)
+
+        return await command(name, step)
 
     @router.post("/runs/{name}/stop", response_model=m.DoneAnswer)
     async def stop(name: Name, who: Who, body: m.Because | None = None) -> Any:
