@@ -1,7 +1,7 @@
 """`python _crowd.py HOST PORT IDLE STREAMS SLICES LONG BUSY TOKEN`: hostile clients in one process, until its input ends.
 
 IDLE connections send nothing or the beginning of a request, and come back a second after they are closed. STREAMS event streams
-read the whole record of the run LONG again and again. SLICES viewers ask for slices of the run BUSY, each for another one, without
+read the whole record of the run LONG again and again. SLICES viewers ask for slices of the run BUSY, each another one, without
 a break. Says `ready` once all of them have connected. Nothing but the standard library: it starts at once.
 """
 

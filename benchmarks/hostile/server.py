@@ -1,7 +1,7 @@
 """Crowds against the server: idle connections of strangers, event streams and slices of viewers, and all of them at once.
 
 Strangers open connections and send nothing, or half a request. One viewer reads the record of a run of 1 000 experiments through
-60 streams, and asks for slices 60 at a time. Meanwhile an operator asks, tells, pauses and stops, over connections that are opened
+60 streams, and asks for slices 60 at a time. Meanwhile an operator asks, tells, pauses and stops, over connections opened
 for each. `quiet` is the same without a crowd; every row has a run of its own, and all runs ask for the same trials.
 """
 
