@@ -461,7 +461,7 @@ def test_a_lost_connection_during_the_commit_is_settled(server, monkeypatch):
         assert not isinstance(caught.value, InDoubtError)
         campaign.tell({"a": 0.52}, 0.8)
         assert [s[2] for s in campaign.ledger.samples] == [[1.0], [0.9], [0.8]]
-        monkeypatch.setattr("safebo.runs.storage.WAIT", 0.3)
+        monkeypatch.setattr("safebo.runs.connect.WAIT", 0.3)
         monkeypatch.setattr(Store, "_has", lambda *_: (_ for _ in ()).throw(StorageError("gone")))
         _only_writes(monkeypatch, store, once, True)
         with pytest.raises(InDoubtError, match=r"unknown.*PERHAPS NOT STORED: 0\.7"):

@@ -16,9 +16,10 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import exc
 
 from safebo.exceptions import ConflictError, InvalidValueError, StorageError, UnknownRunError
-from safebo.runs import Campaign, Event, Store
+from safebo.runs import Campaign, Event, Store, connect
 from safebo.runs import storage as module
 from safebo.runs.storage import MIGRATIONS, SCHEMA, Request
 from tests.runs.common import dump, execute
@@ -311,7 +312,7 @@ def test_a_reader_does_not_wait_for_a_long_write(store, database_url):
 
 
 def test_who_waits_too_long_for_a_writer_is_told(monkeypatch, database_url):
-    monkeypatch.setattr(module, "WAIT", 0.5)
+    monkeypatch.setattr(connect, "WAIT", 0.5)
     with Store.open(database_url) as one, Store.open(database_url) as two:
         one.create("r", [Event("created")])
         with one._writing() as connection:
@@ -505,3 +506,114 @@ def test_a_file_that_is_taken_away_is_noticed(tmp_path, harm):
             (tmp_path / "runs.db-wal").unlink()
         with pytest.raises(StorageError, match=r"deleted or replaced while it was in use|unknown"):
             store.append("a", 1, [Event("paused", {})])
+
+
+# -- one file, whatever it is called ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linked", ["file", "folder"])
+def test_a_symbolic_link_names_the_same_file(tmp_path, linked):
+    """The files beside a database are looked for beside the file itself."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").mkdir()
+    if linked == "file":
+        (tmp_path / "home" / "lab.db").symlink_to(tmp_path / "disk" / "lab.db")
+        link = tmp_path / "home" / "lab.db"
+    else:
+        (tmp_path / "home" / "lab").symlink_to(tmp_path / "disk")
+        link = tmp_path / "home" / "lab" / "lab.db"
+    with Store.open(link) as store, Store.open(tmp_path / "disk" / "lab.db") as direct:
+        store.create("r", [Event("created")])
+        direct.append("r", 1, [Event("paused")])
+        store.append("r", 2, [Event("resumed")])
+        assert [e.kind for e in direct.events("r")] == ["created", "paused", "resumed"]
+    assert sorted(p.name for p in (tmp_path / "disk").iterdir()) == ["lab.db"]
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path):
+    (tmp_path / "loop.db").symlink_to(tmp_path / "loop.db")
+    with pytest.raises(StorageError, match=r"loop\.db"):
+        Store.open(tmp_path / "loop.db")
+
+
+def test_a_file_with_two_names_is_refused(tmp_path):
+    """SQLite keeps its log beside the name: under another name it is not found, and the file is damaged."""
+    with Store.open(tmp_path / "lab.db") as store:
+        store.create("r", [Event("created")])
+    (tmp_path / "copy.db").hardlink_to(tmp_path / "lab.db")
+    for name in ("lab.db", "copy.db"):
+        with pytest.raises(StorageError, match=r"2 names \(hard links\)"):
+            Store.open(tmp_path / name)
+        with Store.open(tmp_path / name, read_only=True) as store:
+            assert store.names() == ["r"]
+    (tmp_path / "copy.db").unlink()
+    with Store.open(tmp_path / "lab.db") as store:
+        store.append("r", 1, [Event("paused")])
+
+
+def test_a_connection_that_cannot_be_prepared_is_closed(tmp_path, monkeypatch):
+    made = []
+
+    class Stubborn(sqlite3.Connection):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.closed = False
+            made.append(self)
+
+        def execute(self, statement, *arguments):
+            if "synchronous" in statement:
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(statement, *arguments)
+
+        def close(self):
+            self.closed = True
+            super().close()
+
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **k, factory=Stubborn))
+    with pytest.raises(StorageError, match="disk I/O"):
+        Store.open(tmp_path / "x.db")
+    assert made
+    assert all(connection.closed for connection in made)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://127.0.0.1:1/x?port=abc",
+        "postgresql://127.0.0.1:1/x?nonsense=1",
+        "postgresql://127.0.0.1:1/x?connect_timeout=abc",
+        "postgresql://127.0.0.1:99999/x",
+        f"postgresql://{'a' * 300}/x",
+        "postgresql:///x?options=a&options=b&host=/nonexistent",
+        "postgresql:",
+        "sqlite:x.db",
+        "sqlite:///a\0b",
+        "a\0b",
+        "sqlite:///" + "x" * 300,
+        "x" * 5000,
+        "a\ud800b",
+        b"x",
+        5,
+        None,
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_wrong_address_is_one_line_of_ours(tmp_path, monkeypatch, url, read_only):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((StorageError, InvalidValueError)) as caught:
+        Store.open(url, read_only=read_only)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [exc.InvalidRequestError, exc.PendingRollbackError, exc.ResourceClosedError, MemoryError])
+def test_every_error_of_the_library_below_is_ours(store, monkeypatch, error):
+    store.create("r", [Event("created")])
+
+    def broken(*_, **__):
+        raise error("out of order")
+
+    monkeypatch.setattr(store, "_run", broken)
+    with pytest.raises(StorageError, match="out of order"):
+        store.append("r", 1, [Event("paused")])

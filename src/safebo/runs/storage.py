@@ -15,76 +15,33 @@ import os
 import sqlite3
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import event as listening
 from sqlalchemy import exc
 
 from safebo.exceptions import (
     ConflictError,
     InDoubtError,
     InvalidValueError,
-    MissingExtraError,
     OvertakenError,
     StorageError,
     UnknownRunError,
 )
+from safebo.runs import connect
+from safebo.runs.schema import LONGEST_NAME, MIGRATIONS, SCHEMA
+from safebo.runs.schema import events as _events
+from safebo.runs.schema import meta as _meta
+from safebo.runs.schema import requests as _requests
+from safebo.runs.schema import runs as _runs
 
-SCHEMA = 2
-"""Version of the tables that this program reads and writes."""
-
-WAIT = 30.0
-"""Seconds to wait for another process that writes."""
-
-LONGEST_NAME = 200
+__all__ = ["LONGEST_NAME", "MIGRATIONS", "SCHEMA", "Event", "Request", "Store", "now"]
 
 _MIGRATION_LOCK = 0x5AFEB0
-
-_tables = sa.MetaData()
-_meta = sa.Table("safebo_meta", _tables, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text, nullable=False))
-_runs = sa.Table(
-    "safebo_runs",
-    _tables,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("name", sa.String(LONGEST_NAME), nullable=False, unique=True),
-)
-_events = sa.Table(
-    "safebo_events",
-    _tables,
-    sa.Column("run", sa.Integer, sa.ForeignKey("safebo_runs.id"), primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.String(40), nullable=False),
-    sa.Column("at", sa.String(40), nullable=False),
-    sa.Column("who", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
-)
-_requests = sa.Table(  # since version 2
-    "safebo_requests",
-    _tables,
-    sa.Column("run", sa.Integer, sa.ForeignKey("safebo_runs.id"), primary_key=True, autoincrement=False),
-    sa.Column("key", sa.String(200), primary_key=True),
-    sa.Column("fingerprint", sa.String(64), nullable=False),
-    sa.Column("seq", sa.Integer, nullable=False),
-)
-
-
-def _first(connection: sa.Connection) -> None:
-    _tables.create_all(connection, tables=[_meta, _runs, _events])
-
-
-def _second(connection: sa.Connection) -> None:
-    """Keys of requests, so that one which is sent twice counts once."""
-    _tables.create_all(connection, tables=[_requests])
-
-
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _second)
-"""From version i to i + 1; an empty database has version 0."""
 
 
 @dataclass(frozen=True)
@@ -129,50 +86,16 @@ class Store:
         read_only  write nothing, not even the files that SQLite keeps beside its own: for a copy on a disk without write access
         """
         create = create and not read_only
-        text = str(url)
-        if not text.strip():
-            raise InvalidValueError('A database is a file such as "safebo.db" or a URL such as postgresql://user@host/name.')
-        if "://" not in text:
-            return cls._sqlite(Path(text), create, read_only)
+        database = connect.connect(url, create, read_only)
+        store = cls(database.engine, database.where)
         try:
-            parsed = sa.make_url(text)
-        except (exc.ArgumentError, ValueError):  # the text may contain a password
-            scheme = text.partition("://")[0]
-            raise InvalidValueError(
-                f"Not a database URL: {scheme!r:.30}://... Use sqlite:///FILE or postgresql://USER@HOST/NAME."
-            ) from None
-        backend = parsed.get_backend_name()
-        if backend == "sqlite":
-            if not parsed.database or parsed.database == ":memory:":
-                raise InvalidValueError(f"{text!r} names no file: a durable run needs one, such as sqlite:///safebo.db.")
-            return cls._sqlite(Path(parsed.database), create, read_only)
-        if backend in ("postgresql", "postgres"):
-            return cls._postgresql(parsed, create, read_only)
-        raise InvalidValueError(f"{backend!r} databases are not supported: use SQLite (a file) or PostgreSQL.")
-
-    @classmethod
-    def _sqlite(cls, path: Path, create: bool, read_only: bool) -> Store:
-        if path.is_dir():
-            raise StorageError(f"{str(path)!r} is a folder: name a file in it, such as safebo.db.")
-        if not create and not path.exists():
-            raise StorageError(f"There is no database {str(path)!r}. Start a run first, or name another file.")
-        if not path.parent.is_dir():
-            raise StorageError(f"The folder of the database {str(path)!r} does not exist.")
-        _refuse_foreign(path)
-        uri = path.absolute().as_uri() + (_reading_mode(path) if read_only else f"?mode={'rwc' if create else 'rw'}")
-
-        def connect() -> sqlite3.Connection:
-            connection = sqlite3.connect(uri, uri=True, timeout=WAIT, isolation_level=None, check_same_thread=False)
-            if not read_only:
-                connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")  # every commit is synced: nothing told is lost in a power cut
-            connection.execute("PRAGMA foreign_keys=ON")
-            return connection
-
-        engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool, pool_size=5, max_overflow=60)
-        listening.listen(engine, "begin", _begin)
-        store = cls._ready(engine, str(path), create, read_only)
-        store._file = path.absolute(), _identity(path)
+            with store._named():
+                store._migrate(create, read_only)
+                if database.file is not None:
+                    store._file = database.file, connect.identity(database.file)
+        except BaseException:
+            database.engine.dispose()
+            raise
         return store
 
     @property
@@ -184,40 +107,6 @@ class Store:
         """A connection of one's own, to be closed by whoever asked for it."""
         with self._named():
             return self._own().connect()
-
-    @classmethod
-    def _postgresql(cls, url: sa.URL, create: bool, read_only: bool) -> Store:
-        hidden = [name for name in url.query if "password" in name.lower()]
-        where = url.difference_update_query(hidden).set(drivername="postgresql").render_as_string(hide_password=True)
-        given = url.query.get("options", "")
-        settings = {
-            "synchronous_commit": "on",  # whatever the server's default is
-            "lock_timeout": f"{WAIT * 1000:.0f}",
-            "idle_in_transaction_session_timeout": f"{WAIT * 2000:.0f}",  # a client that hangs does not block the others
-            "default_transaction_read_only": "on" if read_only else "off",
-        }
-        options = " ".join([given if isinstance(given, str) else " ".join(given), *(f"-c {k}={v}" for k, v in settings.items())])
-        try:
-            engine = sa.create_engine(
-                url.set(drivername="postgresql+psycopg"),
-                connect_args={"options": options.strip(), "connect_timeout": 10, "client_encoding": "utf8"},
-                isolation_level="READ COMMITTED",
-                pool_pre_ping=True,  # the server may have been restarted
-                max_overflow=60,
-            )
-        except ImportError as error:
-            raise MissingExtraError(f"PostgreSQL needs a driver: pip install 'safebo[postgres]' ({error}).") from None
-        return cls._ready(engine, where, create, read_only)
-
-    @classmethod
-    def _ready(cls, engine: sa.Engine, where: str, create: bool, read_only: bool) -> Store:
-        store = cls(engine, where)
-        try:
-            store._migrate(create, read_only)
-        except BaseException:
-            engine.dispose()
-            raise
-        return store
 
     def close(self) -> None:
         """Close all connections."""
@@ -249,7 +138,7 @@ class Store:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             found = self._supported(_version(connection, self.where))  # another process may have done it meanwhile
             if found == 0 and connection.dialect.name == "sqlite" and sa.inspect(connection).get_table_names():
-                raise StorageError(_FOREIGN.format(self.where))
+                raise StorageError(connect.FOREIGN.format(self.where))
             for migration in MIGRATIONS[found:]:
                 migration(connection)
             connection.execute(sa.delete(_meta).where(_meta.c.key == "schema"))
@@ -314,7 +203,7 @@ class Store:
         except StorageError as error:
             if not written:  # there was no commit
                 raise
-            deadline = time.monotonic() + WAIT / 3.0
+            deadline = time.monotonic() + connect.WAIT / 3.0
             while True:
                 try:
                     stored = self._has(name, written[-1])
@@ -419,7 +308,7 @@ class Store:
             return
         path, known = self._file
         try:
-            same = _identity(path) == known and (not written or Path(f"{path}-wal").exists())
+            same = connect.identity(path) == known and (not written or Path(f"{path}-wal").exists())
         except FileNotFoundError:
             same = False
         if not same:
@@ -447,9 +336,9 @@ class Store:
             ) from error
         except exc.TimeoutError as error:
             raise StorageError(f"All connections to {self.where} are busy: {error}. Nothing was stored.") from error
-        except (exc.DBAPIError, sqlite3.Error) as error:
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError, UnicodeError, MemoryError) as error:
             cause = error.orig if isinstance(error, exc.DBAPIError) else error
-            line = " ".join(str(cause).split())
+            line = " ".join(str(cause).split()) or type(cause).__name__
             advice = next((f" {text}" for word, text in _ADVICE.items() if word in line.lower()), "")
             raise StorageError(f"The database {self.where} cannot be used: {line}.{advice} Nothing was stored.") from error
 
@@ -467,49 +356,12 @@ _ADVICE = {
 }
 """Part of a database's message -> what to do."""
 
-_FOREIGN = "{} belongs to another program: name another file. Nothing was changed in it."
-
 _inherited: list[sa.Pool] = []
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
 
 
 def _dispose(engine: sa.Engine, process: int) -> None:
     if os.getpid() == process:
         engine.dispose()
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Look at a file without touching it; what is no database, or damaged, shows when it is opened."""
-    if not path.exists():
-        return
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error:
-        return
-    if names and _meta.name not in names:
-        raise StorageError(_FOREIGN.format(str(path)))
-
-
-def _reading_mode(path: Path) -> str:
-    """Parameters of the file's URI for reading; without the files beside it where SQLite cannot make them."""
-    plain = "?mode=ro"
-    try:
-        with contextlib.closing(sqlite3.connect(path.absolute().as_uri() + plain, uri=True, timeout=WAIT)) as connection:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
-    except sqlite3.OperationalError:
-        if not Path(f"{path}-wal").exists():  # nobody writes it, and all of it is in the file
-            return f"{plain}&immutable=1"
-    return plain
-
-
-def _begin(connection: sa.Connection) -> None:
-    writes = connection.get_execution_options().get("safebo_writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _version(connection: sa.Connection, where: str) -> int:
