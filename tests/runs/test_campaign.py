@@ -503,7 +503,8 @@ def test_a_database_that_was_restored_from_a_backup_is_noticed(store, database_u
     campaign = Campaign.create(store, "r", optimizer())
     campaign.pause()
     run = execute(database_url, "SELECT id FROM safebo_runs WHERE name = 'r'")[0][0]
-    execute(database_url, f"DELETE FROM safebo_events WHERE run = {run} AND seq = 2")
+    head = f"UPDATE safebo_runs SET head = 1, seal = (SELECT seal FROM safebo_events WHERE run = {run} AND seq = 1)"
+    execute(database_url, f"DELETE FROM safebo_events WHERE run = {run} AND seq = 2", f"{head} WHERE id = {run}")
     with pytest.raises(StorageError, match=r"backup.*[Oo]pen the run again"):
         campaign.resume()
     Campaign.open(store, "r").pause()
