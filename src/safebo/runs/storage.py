@@ -302,11 +302,7 @@ class Store:
         first = rows[0]
         head = Head(first.run, first.name, first.since, first.head, first.head_seal)
         rows = [row for row in rows if row.seq is not None]
-        if not after:
-            served = [(row.seq, row.key, row.fingerprint) for row in rows if row.key is not None]
-            if len(served) != first.served or head.earlier(served) != first.earlier:
-                raise StorageError(f"The name or the requests of run {name!r} in {self.where} are damaged: restore a backup.")
-        else:
+        if after:
             known = rows.pop(0) if rows and rows[0].seq == after else None
             if digest and (known is None or known.seal != digest):
                 raise StorageError(
@@ -327,6 +323,9 @@ class Store:
                 f"The record of run {name!r} in {self.where} is damaged: it has {after + len(result)} events, and should have "
                 f"{head.seq!r:.20}. Restore a backup."
             )
+        served = [(row.seq, row.key, row.fingerprint) for row in rows if row.key is not None]
+        if not after and (len(served) != first.served or head.earlier(served) != first.earlier):
+            raise StorageError(f"The name or the requests of run {name!r} in {self.where} are damaged: restore a backup.")
         return result
 
     def request(self, name: str, key: str) -> Request | None:
