@@ -53,7 +53,7 @@ EPILOG = "\n\n".join(["Exit codes", *(f"{code.value:>3}  {text}" for code, text 
 
 ORDER = (
     *("init", "check", "import", "run", "resume", "tell", "void", "approve", "reject", "pause", "stop", "serve"),
-    *("status", "list", "best", "plot", "report", "export"),
+    *("status", "list", "best", "plot", "report", "export", "verify"),
 )
 """Commands as `safebo --help` lists them; what is not named comes last."""
 
