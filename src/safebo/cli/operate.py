@@ -63,9 +63,9 @@ def run(
             raise InvalidValueError(
                 f"Run {called!r} exists in {store.where}: `safebo resume {place(called, db)}` goes on, --name starts another."
             )
+        if rows:  # what was measured before the run was made says something, and stops nothing
+            read.optimizer.tell_many(rows)
         campaign = Campaign.create(store, called, read.optimizer, config=settings, source=read.source, who=who)
-        if rows:
-            campaign.tell_many(rows, who=who)
         _go(campaign, plant, who, as_json=as_json, waits=not no_wait, db=db or read.database)
     finally:
         store.close()
