@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from safebo.exceptions import InDoubtError, StopReason, StorageError
+from safebo.exceptions import DriveLostError, InDoubtError, StopReason, StorageError
 from safebo.state import Abort, NormRecord, Sample
 
 if TYPE_CHECKING:
@@ -71,16 +71,20 @@ def not_stored(rows: Sequence[tuple[Any, ...]]) -> Iterator[None]:
     """A storage error while measurements are told shows them, so that they are not lost with the program."""
     try:
         yield
-    except StorageError as error:
-        if getattr(error, "shown", False):
+    except (StorageError, DriveLostError) as error:
+        if error.shown:
             raise
         shown = "; ".join(
             f"{', '.join(repr(v) for v in values if v is not None)} at {_place(what)}" for what, *values in rows[:10]
         )
         if isinstance(error, InDoubtError):
-            told: StorageError = InDoubtError(f"{error} PERHAPS NOT STORED: {shown}. Write it down, and look at the run first.")
+            told: StorageError | DriveLostError = InDoubtError(
+                f"{error} PERHAPS NOT STORED: {shown}. Write it down, and look at the run first."
+            )
         else:
-            told = StorageError(f"{error} NOT STORED: {shown}. Write it down, and tell it again.")
+            told = (DriveLostError if isinstance(error, DriveLostError) else StorageError)(
+                f"{error} NOT STORED: {shown}. Write it down, and tell it again."
+            )
         told.shown = True
         raise told from error
 

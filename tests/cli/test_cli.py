@@ -557,8 +557,8 @@ def test_earlier_measurements(folder):
     assert "2 of the 2 measurements" in folder("import", "small", "old.csv", code=Code.INPUT).stderr
     assert folder.json("status", "small")["measurements"] == 2
     found = folder.json("import", "small", "old.csv", "--again")
-    assert (found["imported"], found["outside"], found["run"]["status"]) == (2, 1, "finished")
-    assert "imported 2" in folder("import", "small", "old.csv", "--again").stdout
+    assert (found["imported"], found["outside"], found["run"]["status"]) == (2, 1, "stopped")
+    assert "the run is stopped" in folder("import", "small", "old.csv", "--again").stdout
 
 
 def test_runs_for_clients_that_poll(folder):

@@ -507,7 +507,7 @@ def test_a_lost_connection_during_the_commit_is_settled(server, monkeypatch):
         assert not isinstance(caught.value, InDoubtError)
         campaign.tell({"a": 0.52}, 0.8)
         assert [s[2] for s in campaign.ledger.samples] == [[1.0], [0.9], [0.8]]
-        monkeypatch.setattr("safebo.runs.storage.WAIT", 0.3)
+        monkeypatch.setattr("safebo.runs.connect.WAIT", 0.3)
         monkeypatch.setattr(Store, "_has", lambda *_: (_ for _ in ()).throw(StorageError("gone")))
         _only_writes(monkeypatch, store, once, True)
         with pytest.raises(InDoubtError, match=r"unknown.*PERHAPS NOT STORED: 0\.7"):
@@ -549,7 +549,8 @@ def test_a_database_that_was_restored_from_a_backup_is_noticed(store, database_u
     campaign = Campaign.create(store, "r", optimizer())
     campaign.pause()
     run = execute(database_url, "SELECT id FROM safebo_runs WHERE name = 'r'")[0][0]
-    execute(database_url, f"DELETE FROM safebo_events WHERE run = {run} AND seq = 2")
+    head = f"UPDATE safebo_runs SET head = 1, seal = (SELECT seal FROM safebo_events WHERE run = {run} AND seq = 1)"
+    execute(database_url, f"DELETE FROM safebo_events WHERE run = {run} AND seq = 2", f"{head} WHERE id = {run}")
     with pytest.raises(StorageError, match=r"backup.*[Oo]pen the run again"):
         campaign.resume()
     Campaign.open(store, "r").pause()

@@ -176,6 +176,37 @@ def test_a_violation_stops_the_run(served: Served) -> None:
     assert [s["outside"] for s in served.viewer.get(f"{run}/samples").json()["measurements"]] == [False, True]
 
 
+def test_pause_and_resume_know_what_was_seen(served: Served) -> None:
+    run = served.create()
+    seen = served.viewer.get(run).json()["seq"]
+    Campaign.open(served.store, "line").stop("the rig smokes", who="anna")
+    for verb in ("pause", "resume"):  # meant for the run that ran
+        answer = served.operator.post(f"{run}/{verb}", json={"seen": seen})
+        assert answer.status_code == 409 and "the rig smokes" in answer.json()["detail"], verb
+    state = served.viewer.get(run).json()
+    assert (state["status"], state["cause"]) == ("stopped", "stopped")
+    assert served.operator.post(f"{run}/resume", json={"seen": state["seq"], "reason": "put out"}).status_code == 200
+    assert served.viewer.get(run).json()["cause"] == ""
+    assert served.operator.post(f"{run}/pause", json={"seen": state["seq"]}).status_code == 409
+    for wrong in (-1, 1.5, "2", True, 2**40):
+        assert served.operator.post(f"{run}/pause", json={"seen": wrong}).status_code == 422, wrong
+    assert [e.kind for e in served.store.events("line")] == ["created", "stopped", "resumed"]
+
+
+def test_a_violation_is_accepted_or_the_run_stays_stopped(served: Served) -> None:
+    run = served.create()
+    trial = served.operator.post(f"{run}/ask").json()["trial"]
+    served.operator.post(f"{run}/tell", json={"trial": trial["id"], "objective": -0.5})
+    state = served.viewer.get(run).json()
+    assert (state["status"], state["cause"]) == ("stopped", "violation")
+    for body in (None, {}, {"reason": "go"}, {"accept_violation": False, "seen": state["seq"]}):
+        answer = served.operator.post(f"{run}/resume", json=body) if body is not None else served.operator.post(f"{run}/resume")
+        assert answer.status_code == 409 and "violation" in answer.json()["detail"], body
+    accepted = {"reason": "a loose cable", "accept_violation": True, "seen": state["seq"]}
+    assert served.operator.post(f"{run}/resume", json=accepted).json()["status"] == "running"
+    assert served.store.events("line")[-1].body == {"reason": "a loose cable", "accepted": True}
+
+
 def test_as_many_experiments_as_wanted(served: Served) -> None:
     run = served.create(experiments=1)
     experiment(served, run)

@@ -17,7 +17,7 @@ from safebo import Box, Fixed, SafeOptimizer
 from safebo.runs import Campaign, RunConfig
 from safebo.runs.starts import send_start
 from safebo.server import Tokens
-from tests.server.conftest import LINE, OPERATOR, VIEWER, Served, truth
+from tests.server.conftest import LINE, OPERATOR, RIG, VIEWER, Served, truth
 
 pytestmark = pytest.mark.filterwarnings("default::safebo.exceptions.SafeboWarning")
 
@@ -119,7 +119,7 @@ def test_pause_resume_and_stop(served: Served, opened: Callable[..., Page]) -> N
     status(page, "running")
     page.keyboard.press("p")
     status(page, "paused")
-    page.get_by_role("button", name="Resume").click()
+    resume(page, "lunch is over")
     status(page, "running")
     page.keyboard.press("s")
     expect(page.get_by_text("Press S again")).to_be_visible()
@@ -132,10 +132,102 @@ def test_pause_resume_and_stop(served: Served, opened: Callable[..., Page]) -> N
     expect(page.locator("#halt")).to_contain_text("Stopped: stopped on the page")
     page.screenshot(path=SHOTS / "stopped.png")
     page.keyboard.press("p")
+    expect(page.locator("#error")).to_contain_text("stopped already")
+    status(page, "stopped")
+    resume(page, "the cable is back")
     status(page, "running")
     page.locator("#stop").click()  # at once
     status(page, "stopped")
     assert [k for k, _ in events(served, "paused", "resumed", "stopped")] == ["paused", *["resumed", "stopped"] * 2]
+
+
+def resume(page: Page, reason: str) -> None:
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_label("Why it may go on").fill(reason)
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+
+
+def test_whoever_pauses_in_the_moment_of_a_stop_does_not_resume(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    page = opened()
+    status(page, "running")
+    expect(page.locator("#best")).to_contain_text("certified between")
+    held: list[Any] = []
+    page.route("**/runs/line", lambda route: held.append(route))  # what the page shows is old
+    Campaign.open(served.store, "line").stop("the rig smokes", who="anna")
+    page.wait_for_timeout(1000)
+    status(page, "running")
+    page.keyboard.press("p")
+    expect(page.locator("#error")).to_contain_text("the rig smokes")
+    page.unroute("**/runs/line")
+    status(page, "stopped")
+    for _ in range(3):
+        page.keyboard.press("p")
+    page.wait_for_timeout(500)
+    status(page, "stopped")
+    assert events(served, "paused", "resumed", "stopped") == [("stopped", "anna")]
+
+
+def test_what_was_stopped_again_under_a_dialog_stays_stopped(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    campaign = Campaign.open(served.store, "line")
+    campaign.pause("lunch")
+    page = opened()
+    status(page, "paused")
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("dialog")).to_be_visible()  # not without a reason
+    campaign.stop("the rig smokes")
+    status(page, "stopped")
+    page.get_by_label("Why it may go on").fill("lunch is over")
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    expect(page.locator("#error")).to_contain_text("the rig smokes")
+    assert [k for k, _ in events(served, "paused", "resumed", "stopped")] == ["paused", "stopped"]
+
+
+def test_a_trial_that_has_just_taken_the_place_of_another_is_not_approved(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create(confirm=True)
+    first = served.operator.post(f"{run}/ask").json()["trial"]["id"]
+    page = opened()
+    expect(page.locator("#next")).to_contain_text(first)
+    page.clock.install()  # the page's time stands still from here on
+    page.clock.pause_at(time.time() + 60.0)
+    served.operator.post(f"{run}/reject", json={"trial": first, "reason": "for another one"})
+    second = served.operator.post(f"{run}/ask").json()["trial"]["id"]
+    for _ in range(50):
+        page.clock.run_for(100)
+        if second in page.locator("#next").inner_text():
+            break
+        time.sleep(0.1)
+    page.keyboard.press("a")
+    expect(page.locator("#error")).to_contain_text("just taken the place of another")
+    assert events(served, "approved") == []
+    page.clock.run_for(2000)
+    page.keyboard.press("a")
+    page.clock.resume()
+    expect(page.get_by_text("Approved by olga").first).to_be_visible()
+
+
+def test_a_rig_sees_the_buttons_of_its_loop_only(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create(confirm=True)
+    trial = served.operator.post(f"{run}/ask").json()["trial"]
+    page = opened(token=RIG)
+    expect(page.get_by_text("Waits for an operator's approval")).to_be_visible()
+    for name in ("Approve", "Reject", "Resume"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    for key in "ar":
+        page.keyboard.press(key)
+    served.operator.post(f"{run}/approve", json={"trial": trial["id"]})
+    page.get_by_role("button", name="Take it").click()
+    expect(page.get_by_text("waiting for its measurement")).to_be_visible()
+    expect(page.get_by_role("button", name="It was not executed")).to_have_count(0)
+    page.keyboard.press("p")
+    status(page, "paused")
+    expect(page.get_by_role("button", name="Resume")).to_have_count(0)
+    page.locator("#stop").click()
+    status(page, "stopped")
+    assert [e.who for e in served.store.events("line")[2:]] == ["olga", "rig-2", "rig-2", "rig-2"]
+    page.screenshot(path=SHOTS / "rig.png")
 
 
 def test_a_violation_is_hard_to_overlook(served: Served, opened: Callable[..., Page]) -> None:
@@ -156,6 +248,15 @@ def test_a_violation_is_hard_to_overlook(served: Served, opened: Callable[..., P
     expect(page.locator("#halt")).to_contain_text("outside a limit")
     expect(page.locator("#progress .violation").first).to_be_visible()
     page.screenshot(path=SHOTS / "violation.png")
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_label("Why it may go on").fill("a loose cable")
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("dialog")).to_be_visible()  # not before it is accepted
+    status(page, "stopped")
+    page.get_by_label("I accept that a measurement was outside").check()
+    page.screenshot(path=SHOTS / "resume.png")
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    status(page, "running")
 
 
 def test_a_lost_connection_is_announced_and_mended(served: Served, opened: Callable[..., Page]) -> None:
@@ -182,7 +283,7 @@ def test_a_viewer_sees_everything_and_no_button(served: Served, opened: Callable
     page = opened(token=VIEWER)
     expect(page.get_by_text("Waits for an operator's approval")).to_be_visible()
     expect(page.locator("#norms svg").first).to_be_visible()
-    for name in ("STOP", "Pause", "Approve", "Reject"):
+    for name in ("STOP", "Pause", "Resume", "Approve", "Reject"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
     for key in "arnmps":
         page.keyboard.press(key)

@@ -52,8 +52,8 @@ MEANING = {
 EPILOG = "\n\n".join(["Exit codes", *(f"{code.value:>3}  {text}" for code, text in MEANING.items())])
 
 ORDER = (
-    *("init", "check", "import", "run", "resume", "tell", "approve", "reject", "pause", "stop", "serve"),
-    *("status", "list", "best", "plot", "report", "export"),
+    *("init", "check", "import", "run", "resume", "tell", "void", "approve", "reject", "pause", "stop", "serve"),
+    *("status", "list", "best", "plot", "report", "export", "verify"),
 )
 """Commands as `safebo --help` lists them; what is not named comes last."""
 

@@ -133,7 +133,8 @@ def approve(run: Run, trial: TrialId = None, db: Database = None, who: Who = "",
             return
         known = trial or (ledger.pending.trial.id if ledger.pending is not None else "")
         campaign.approve(known, who=who)
-        _done(campaign, f"approved {known}", as_json)
+        params = "" if ledger.pending is None else f" with {ledger.pending.trial.params}"
+        _done(campaign, f"approved {known}{params}", as_json)
 
 
 @app.command(rich_help_panel=RUN)
@@ -150,6 +151,30 @@ def reject(
         known = trial or (ledger.pending.trial.id if ledger.pending is not None else "")
         campaign.reject(known, reason, who=who)
         _done(campaign, f"rejected {known}", as_json)
+
+
+@app.command(rich_help_panel=RUN)
+def void(
+    run: Run,
+    number: Annotated[int, typer.Argument(metavar="N", help="Number of the measurement, as status, page and export show it.")],
+    reason: Reason = "",
+    db: Database = None,
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Take a measurement back, a typing error for example: the run goes on as if it had not been told.
+
+    It stays in the record. Tell the right value afterwards with `safebo tell --param`.
+    """
+    with opened(run, db) as (_, campaign):
+        campaign.void(number, reason, who=who)
+        ledger = campaign.ledger
+        gone = ledger.voided[-1].sample
+        values = dict(zip([o.name for o in ledger.state.outputs], gone[2], strict=True))
+        params = dict(zip(ledger.state.settings.domain.names, gone[0], strict=True))
+        doubtful = sorted(ledger.doubtful & ledger.closed)
+        rested = f"; these trials were certified with it: {', '.join(doubtful)}" if doubtful else ""
+        _done(campaign, f"took back measurement {number}: {values} at {params}{rested}; the run is {ledger.status}", as_json)
 
 
 @app.command(rich_help_panel=RUN)

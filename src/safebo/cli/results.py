@@ -266,7 +266,8 @@ def import_measurements(
     if as_json:
         emit({"imported": len(rows), "outside": outside, "run": described})
     else:
-        console().print(f"imported {len(rows)} measurements, {outside} of them outside a limit", markup=False)
+        text = f"imported {len(rows)} measurements, {outside} of them outside a limit; the run is {ledger.status}"
+        console().print(text, markup=False)
 
 
 @app.command(rich_help_panel=LOOK)

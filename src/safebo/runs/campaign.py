@@ -23,7 +23,7 @@ from safebo.journal import not_stored
 from safebo.norms.base import count
 from safebo.optimizer import Params, SafeOptimizer, Trial
 from safebo.outputs import outside
-from safebo.runs.driving import driver
+from safebo.runs.driving import Lease, driver
 from safebo.runs.ledger import Ledger, Pending, RunConfig, pending_error, trial_entry
 from safebo.runs.storage import Event, Request, Store
 from safebo.state import Abort, NormRecord, Sample, State
@@ -84,7 +84,7 @@ class Campaign:
         self._optimizer = optimizer
         self._direct = direct  # the optimizer is in a user's hands: what it asks for is handed out
         self._mine: str | None = None  # the trial that this object handed out
-        self.drives = False  # whether this object sends experiments to a plant, see `runs.driving`
+        self.drives: Lease | None = None  # held while this object sends experiments to a plant, see `runs.driving`
         self._who = user()
         self._request: Request | None = None
         if optimizer is not None:
@@ -165,6 +165,11 @@ class Campaign:
                 self._attach(optimizer)
                 return optimizer
             return self._optimizer
+
+    @property
+    def driving_lost(self) -> str:
+        """Why this object drives the run no more, if it did; asks nobody, and so never waits."""
+        return "" if self.drives is None else self.drives.lost
 
     def events(self, after: int = 0) -> list[Event]:
         """The record after event number `after`."""
@@ -418,7 +423,7 @@ class Campaign:
     def _not_at_the_plant(self, trial: str) -> Pending:
         """The pending trial, of which no other process says at this moment that it is running it."""
         pending = self._ledger.require(trial)
-        if pending.out and not self.drives and (who := driver(self.store, self.name)):
+        if pending.out and self.drives is None and (who := driver(self.store, self.name)):
             raise DrivenError(
                 f"Trial {trial} of run {self.name!r} is at the plant at this moment, sent by {who}: it will tell what became of "
                 "it. Stop that process first if it hangs."
@@ -475,7 +480,8 @@ class Campaign:
         ledger = self._ledger
         for event in signed:
             ledger = ledger.after(event)
-        stored = self.store.append(self.name, self._ledger.seq, signed, self._request)
+        lease = None if self.drives is None else self.drives.token
+        stored = self.store.append(self.name, self._ledger.seq, signed, self._request, lease=lease)
         ledger = self._ledger
         for event in stored:
             ledger = ledger.after(event)

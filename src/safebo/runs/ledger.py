@@ -267,9 +267,8 @@ def _asked(ledger: Ledger, event: Event) -> Ledger:
     entry = event.body.get("record")
     record = None if entry is None else record_of(entry, len(ledger.state.outputs))
     pending = Pending(trial, event.at, event.who, record=record)
-    return replace(
-        ledger, pending=pending, halt=None, reason="", asked=(*ledger.asked, (trial.id, ledger.told)), asked_at=event.at
-    )
+    asked = (*ledger.asked, (trial.id, ledger.told))
+    return replace(ledger, pending=pending, halt=None, reason="", asked=asked, asked_at=event.at)
 
 
 def _approved(ledger: Ledger, event: Event) -> Ledger:

@@ -12,7 +12,6 @@ from safebo.optimizer import Best
 from safebo.outputs import guarantee
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.starts import next_start
-from safebo.runs.storage import Event
 from safebo.server.auth import Caller
 from safebo.server.desk import Run
 from safebo.server.reader import History
@@ -92,6 +91,7 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
         "notes": config.notes,
         "status": ledger.status,
         "reason": reason(ledger),
+        "cause": "" if ledger.halt is None else ledger.halt.value,
         "advice": "" if ledger.halt is None else ledger.halt.advice,
         "seq": ledger.seq,
         "created_at": ledger.created.at,
@@ -153,11 +153,6 @@ def best(found: Best, measurements: int) -> Json:
     return {"params": found.params, **bounds, "measurements": measurements}
 
 
-def event(item: Event) -> Json:
-    """One entry of the record."""
-    return {"seq": item.seq, "kind": item.kind, "at": item.at, "who": item.who, "body": item.body}
-
-
 def slice_of(found: Cut, measurements: int, settings: Settings, output: str) -> Json:
     """A slice."""
     axes = [{"name": n, "values": a.tolist()} for n, a in zip(found.names, found.axes, strict=True)]
@@ -178,11 +173,10 @@ def slice_of(found: Cut, measurements: int, settings: Settings, output: str) -> 
     }
 
 
-def norms(history: History, measurements: int, settings: Settings, pending: Pending | None, record: Sequence[Event]) -> Json:
-    """The norm bounds over time; refutations are those that the asked trials of the record carry."""
+def norms(history: History, measurements: int, settings: Settings, pending: Pending | None, refutations: Sequence[Json]) -> Json:
+    """The norm bounds over time; refutations are those that the asked trials carry."""
     outputs = [o.name for o in settings.outputs]
     cubes = {(c.lower, c.upper): i for i, c in enumerate(history.norms)}
-    refutations = [r for e in record if e.kind == "asked" for r in e.body["trial"]["refutations"]]
     return {
         "measurements": measurements,
         "outputs": outputs,

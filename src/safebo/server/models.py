@@ -214,6 +214,29 @@ class Because(Model):
     reason: Reason = ""
 
 
+Seen = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=2**31,
+        description="The `seq` of the run that was looked at: 409 if it was paused, stopped or resumed since then.",
+    ),
+]
+
+
+class Pause(Because):
+    """Why, and up to which event the run was seen."""
+
+    seen: Seen = None
+
+
+class Resume(Because):
+    """Why, up to which event the run was seen, and whether a violation that stopped it is accepted."""
+
+    seen: Seen = None
+    accept_violation: Annotated[bool, Field(description="Needed after a measurement outside a limit.")] = False
+
+
 # -- what comes back -----------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +339,7 @@ class RunAnswer(Answer):
     notes: str
     status: str
     reason: str
+    cause: Annotated[str, Field(description="Why nothing is asked for: paused, stopped, violation, ...; empty while it runs.")]
     advice: str
     seq: int
     created_at: str

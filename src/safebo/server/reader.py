@@ -16,7 +16,6 @@ from safebo.optimizer import Best, SafeOptimizer
 from safebo.runs.campaign import Follower
 from safebo.runs.ledger import Ledger
 from safebo.runs.storage import Store
-from safebo.server.problems import encoded
 from safebo.server.slices import Cut, cut, sets_of
 from safebo.state import Settings, decode
 
@@ -90,10 +89,6 @@ class Reader:
             return result, optimizer.state.step
 
         return self._once("norms", work)
-
-    def rendered(self, key: tuple[Any, ...], make: Callable[[], Any]) -> bytes:
-        """An answer as JSON, made once for all who ask for the same."""
-        return self._once(("json", *key), lambda _: encoded(make()))
 
     def _sets(self) -> list[SubDomainView] | None:
         return self._once("sets", sets_of)

@@ -34,6 +34,8 @@ async function read(answer) {
 
 const at = () => `/runs/${encodeURIComponent(page.name)}`;
 const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
+const RIG = ["ask", "tell", "abort", "pause", "stop"]; // what a rig may do, see Caller in auth.py
+const may = (verb) => page.role === "operator" || (page.role === "rig" && RIG.includes(verb));
 const clock = (when) => new Date(when).toLocaleTimeString([], { hour12: false });
 
 function complain(error) {
@@ -44,13 +46,16 @@ function complain(error) {
 }
 
 async function act(verb, body, key) {
+  if (act.busy.has(verb) && verb !== "stop") return null; // a double click
+  act.busy.add(verb);
   try {
     const done = await post(`${at()}/${verb}`, body, key);
     $("error").hidden = true;
     await refresh();
     return done;
-  } catch (error) { complain(error); await refresh().catch(broken); return null; }
+  } catch (error) { complain(error); await refresh().catch(broken); return null; } finally { act.busy.delete(verb); }
 }
+act.busy = new Set();
 
 // -- following a run -----------------------------------------------------------------------------------------------------
 
@@ -99,6 +104,8 @@ function freshness() {
   const stale = page.lostSince !== null;
   if (document.body.classList.toggle("stale", stale) !== freshness.before) { freshness.before = stale; if (page.run) drawNext(); }
   $("lost").hidden = !stale;
+  $("stop").disabled = page.run?.status === "stopped" && !stale; // what was stopped when the connection was lost may run again
+  $("resume").disabled = stale;
   const known = page.run ? page.run.status : "no run", shown = stale && page.run ? `was ${known}` : known;
   if ($("status").textContent !== shown) { $("status").textContent = shown; $("status").className = `pill ${stale ? "unknown" : known}`; }
   if (stale) $("lost").textContent = `No connection since ${clock(page.lostSince)}. What you see is old: do not act on it. Trying again …`;
@@ -190,10 +197,11 @@ function open(name) {
 }
 
 function role(kind, you) {
-  document.body.classList.toggle("viewer", kind !== "operator");
-  document.body.classList.toggle("acting", kind === "operator");
-  $("who").textContent = kind === "operator" ? `operator ${you}` : `${you}, looking only`;
   page.role = kind;
+  document.body.classList.toggle("viewer", !may("stop"));
+  document.body.classList.toggle("rig", kind === "rig");
+  document.body.classList.toggle("acting", may("stop"));
+  $("who").textContent = may("stop") ? `${kind} ${you}` : `${you}, looking only`;
 }
 
 // -- drawing -------------------------------------------------------------------------------------------------------------
@@ -202,9 +210,8 @@ function drawAll() {
   const run = page.run;
   document.body.classList.remove("idle");
   document.title = `${run.status === "running" ? "" : `${run.status}: `}${run.title || run.name} – safebo`;
-  const halted = run.status === "paused" || run.status === "stopped";
-  $("pause").querySelector("span").textContent = halted ? "Resume" : "Pause";
-  $("stop").disabled = run.status === "stopped";
+  $("pause").hidden = halted();
+  $("resume").hidden = !halted() || !may("resume");
   $("stop").textContent = run.status === "stopped" ? "STOPPED" : "STOP";
   $("halt").hidden = run.status === "running" && !run.reason;
   $("halt").classList.toggle("bad", run.status === "stopped");
@@ -217,43 +224,47 @@ function drawAll() {
 
 function drawNext() {
   const { pending: trial, confirm } = page.run, stale = page.lostSince !== null, card = $("next").closest(".card");
+  shown(trial?.id ?? page.run.start?.id ?? null);
   card.classList.toggle("waiting", Boolean(trial?.waiting));
   card.classList.toggle("out", Boolean(trial?.out));
   if (!trial && page.run.start) return drawStart(page.run.start, stale, card);
   if (!trial) {
-    const done = page.run.status !== "running";
-    $("next").replaceChildren(html("p", { class: "state" }, done ? "Nothing is handed out." : page.samples.length ? "None is pending. The plant's program, or N, asks for the next one." : "There is no measurement yet: enter one that is known to be safe (M)."));
+    const done = page.run.status !== "running", last = page.events.find((e) => ["asked", "withdrawn", "told", "aborted"].includes(e.kind));
+    const gone = last?.kind === "withdrawn" ? `Trial ${last.body.trial} was withdrawn: ${last.body.reason}. Nobody may run it. ` : "";
+    $("next").replaceChildren(html("p", { class: "state" }, gone, done ? "Nothing is handed out." : page.samples.length ? "None is pending. The plant's program, or N, asks for the next one." : "There is no measurement yet: enter one that is known to be safe (M)."));
     buttons(!done && page.samples.length ? [["next", "n", "Take the next trial", take]] : [], stale);
     return;
   }
   const unit = Object.fromEntries(page.run.parameters.map((p) => [p.name, p.unit]));
   const state = trial.waiting ? "Waits for your approval. It has not been sent to the plant." : trial.out ? `Out since ${clock(trial.started_at)}: waiting for its measurement.` : trial.approved_by ? `Approved by ${trial.approved_by} at ${clock(trial.approved_at)}. Not sent to the plant yet.` : "Certified. Not sent to the plant yet.";
   $("next").replaceChildren(
-    html("p", { class: "state" }, page.role !== "operator" && trial.waiting ? "Waits for an operator's approval." : state),
+    html("p", { class: "state" }, !may("approve") && trial.waiting ? "Waits for an operator's approval." : state),
     html("dl", { class: "params" }, Object.entries(trial.params).map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, show(value, 5), " ", html("small", {}, unit[name] || ""))))),
     ...page.run.outputs.map((o) => certificate(o, trial)),
     html("p", { class: "note" }, `Each certificate holds with probability ${show(trial.probability, 3)} (confidence ${show(trial.confidence, 3)}). Sub-domain ${Object.entries(trial.cube).map(([n, [a, b]]) => `${n} ${show(a)}…${show(b)}`).join(", ")}. Trial ${trial.id}, asked for by ${trial.asked_by} at ${clock(trial.asked_at)}${trial.approved_by ? `, approved by ${trial.approved_by} at ${clock(trial.approved_at)}` : confirm ? "" : "; this run needs no approval"}${trial.refutations ? `; ${trial.refutations} norm bounds were refuted at this step` : ""}.`));
-  const halted = page.run.status !== "running";
   buttons(trial.waiting
-    ? [["approve go", "a", "Approve", () => act("approve", { trial: trial.id })], ["reject no", "r", "Reject", askReject]]
+    ? [["approve go", "a", "Approve", () => approve(trial.id)], ["reject no", "r", "Reject", askReject]]
     : trial.out
       ? [["measure go", "m", "Enter its measurement", askMeasurement], ["abort no", null, "Abort …", askAbort], ["retry", null, "It was not executed …", askRetry]]
-      : [["next", "n", "Take it", take], ["reject no", "r", "Reject", askReject]], stale, halted);
+      : [["next", "n", "Take it", take], ["reject no", "r", "Reject", askReject]], stale, page.run.status !== "running");
 }
 
 function drawStart(start, stale, card) {
   const unit = Object.fromEntries(page.run.parameters.map((p) => [p.name, p.unit]));
   card.classList.toggle("waiting", start.waiting);
   card.classList.toggle("out", start.out);
-  const state = start.waiting ? (page.role === "operator" ? "The start waits for your approval. It has not been sent to the plant." : "The start waits for an operator's approval.") : start.out ? `The start is out since ${clock(start.started_at)}: waiting for its measurement.` : start.approved_by ? `The start was approved by ${start.approved_by} at ${clock(start.approved_at)}. Not sent to the plant yet.` : "The start. Not sent to the plant yet.";
+  const state = start.waiting ? (may("approve") ? "The start waits for your approval. It has not been sent to the plant." : "The start waits for an operator's approval.") : start.out ? `The start is out since ${clock(start.started_at)}: waiting for its measurement.` : start.approved_by ? `The start was approved by ${start.approved_by} at ${clock(start.approved_at)}. Not sent to the plant yet.` : "The start. Not sent to the plant yet.";
   $("next").replaceChildren(
     html("p", { class: "state" }, state),
     html("dl", { class: "params" }, Object.entries(start.params).map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, show(value, 5), " ", html("small", {}, unit[name] || ""))))),
     html("p", { class: "note" }, `Nothing certifies it: whoever set up the run calls these parameters safe. Measurement ${start.number} of ${start.repeats}.`));
-  buttons(start.waiting ? [["approve go", "a", "Approve", () => act("approve", { trial: start.id })]] : [], stale);
+  buttons(start.waiting ? [["approve go", "a", "Approve", () => approve(start.id)]] : [], stale);
 }
 
-function buttons(entries, stale, halted = false) {
+const VERBS = { approve: "approve", reject: "reject", measure: "tell", abort: "abort", retry: "retry", next: "ask" }; // by class
+
+function buttons(all, stale, halted = false) {
+  const entries = all.filter(([kind]) => may(VERBS[kind.split(" ")[0]]));
   const had = document.activeElement?.closest("#actions") ? document.activeElement.className : null;
   $("actions").replaceChildren(...entries.map(([kind, key, name, run]) =>
     html("button", { type: "button", class: kind, "data-key": key, "aria-keyshortcuts": key, disabled: stale || (halted && kind === "next"), onclick: run }, key ? html("kbd", {}, key.toUpperCase()) : "", key ? " " : "", name)));
@@ -320,7 +331,7 @@ function drawSlice() {
 function drawNorms() { if (page.norms) $("norms").replaceChildren(norms($("norms"), page.norms, page.view.norm)); }
 
 function drawLog() {
-  $("log").replaceChildren(...page.events.slice(0, 200).map((e) => html("li", {}, html("span", { class: "seq" }, String(e.seq)), html("time", { class: "at", datetime: e.at }, clock(e.at)), html("span", { class: `kind${["stopped", "rejected", "aborted"].includes(e.kind) || Object.keys(e.body.violated ?? {}).length ? " bad" : ""}` }, e.kind), html("span", { class: "text" }, said(e)))));
+  $("log").replaceChildren(...page.events.slice(0, 200).map((e) => html("li", {}, html("span", { class: "seq" }, String(e.seq)), html("time", { class: "at", datetime: e.at }, clock(e.at)), html("span", { class: `kind${["stopped", "rejected", "aborted", "withdrawn", "voided"].includes(e.kind) || Object.keys(e.body.violated ?? {}).length ? " bad" : ""}` }, e.kind), html("span", { class: "text" }, said(e)))));
 }
 
 function said(e) {
@@ -357,6 +368,21 @@ function login(complaint) {
     setTimeout(list);
   });
   $("form").querySelector(".cancel").hidden = true;
+}
+
+const halted = () => ["paused", "stopped"].includes(page.run?.status);
+
+const SETTLING = 1000; // milliseconds in which nobody can have read a trial that took the place of another
+
+// A trial may be withdrawn and replaced in the moment in which somebody presses A for the one before.
+function shown(id) {
+  if (shown.id === id && shown.run === page.name) return;
+  Object.assign(shown, { settled: shown.run === page.name && shown.id ? Date.now() + SETTLING : 0, id, run: page.name });
+}
+
+async function approve(id) {
+  if (Date.now() < shown.settled) return complain(new Refused(0, { detail: "Not approved: this trial has just taken the place of another one. Look at it, then approve it." }));
+  await act("approve", { trial: id });
 }
 
 async function take() { await act("ask", undefined, newKey()); }
@@ -396,7 +422,7 @@ function askMeasurement() {
 }
 
 function askStop() {
-  if (page.run?.status === "stopped") return;
+  if ($("stop").disabled) return;
   ask(`Stop ${page.run.title || page.run.name}?`, [html("p", {}, "Nothing more is handed out. Press S again, or Enter.")], "Stop now", () => void stop(), "stop now");
   $("form").querySelector("[value=yes]").focus();
 }
@@ -406,7 +432,23 @@ async function stop() {
   if (!(await act("stop", { reason: "stopped on the page" })) && page.lostSince !== null) complain(new Refused(0, { detail: "NOT STOPPED: the server does not answer. Use the rig's own switch." }));
   if (page.run) drawAll();
 }
-const pause = () => act(["paused", "stopped"].includes(page.run?.status) ? "resume" : "pause", { reason: "" });
+
+// Pausing never resumes: whoever presses P in the moment in which a violation stops the run must not set it going again.
+async function pause() {
+  if (!halted()) return void await act("pause", { reason: "", seen: page.run.seq });
+  await refresh().catch(broken);
+  if (page.lostSince !== null) return;
+  const what = halted() ? `The run is ${page.run.status} already: P does nothing. Resume is a button.` : "The run goes on by now: press P again to pause it.";
+  complain(new Refused(0, { detail: what }));
+}
+
+function askResume() {
+  const run = page.run, violated = run.cause === "violation", seen = run.seq;
+  if (!halted()) return;
+  const accept = html("label", { class: "check" }, html("input", { type: "checkbox", name: "accept", required: true }), " I accept that a measurement was outside its limit.");
+  ask(`Resume ${run.title || run.name}?`, [html("p", {}, $("halt").textContent), field("reason", "Why it may go on (for the record)", { required: true, maxlength: 500 }), violated ? accept : ""], "Resume", (data) =>
+    void act("resume", { reason: data.get("reason"), seen, accept_violation: violated && data.get("accept") !== null }));
+}
 
 // -- beginning -----------------------------------------------------------------------------------------------------------
 
@@ -419,15 +461,16 @@ document.addEventListener("keydown", (e) => {
   }
   if (e.target.matches("input:not([type=range]), textarea, select")) return;
   const cards = [...document.querySelectorAll("main .card")];
-  const button = page.role === "operator" ? $("actions").querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`) : null;
+  const button = $("actions").querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`);
   if (button) { e.preventDefault(); button.click(); }
-  else if (key === "p" && page.role === "operator") { e.preventDefault(); pause(); }
-  else if (key === "s" && page.role === "operator") { e.preventDefault(); askStop(); }
+  else if (key === "p" && may("pause")) { e.preventDefault(); pause(); }
+  else if (key === "s" && may("stop")) { e.preventDefault(); askStop(); }
   else if (key === "?") cards.at(-1).scrollIntoView();
   else if (/^[1-5]$/.test(key)) { const card = cards[[0, 2, 3, 4, 5][key - 1]]; card.scrollIntoView(); card.tabIndex = -1; card.focus({ preventScroll: true }); }
 });
 $("stop").addEventListener("click", stop);
 $("pause").addEventListener("click", pause);
+$("resume").addEventListener("click", askResume);
 $("runs").addEventListener("change", (e) => open(e.target.value));
 window.addEventListener("hashchange", () => { const name = decodeURIComponent(location.hash.slice(1)); if (name && name !== page.name) open(name); });
 let width = innerWidth;
