@@ -173,8 +173,9 @@ class Looking:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
 
-def state_of(ledger: Ledger, question: Question) -> tuple[int, ...]:
+def state_of(ledger: Ledger, question: Question) -> tuple[int | str, ...]:
     """What the answer depends on."""
     if question[0] == "norms":
         return (ledger.seq,)
-    return len(ledger.samples), len(ledger.records), len(ledger.aborts), len(getattr(ledger, "voided", ()))
+    pending = ledger.trial.id if question[0] == "slice" and ledger.trial is not None else ""  # it is drawn, and refines the mesh
+    return len(ledger.samples), len(ledger.records), len(ledger.aborts), len(getattr(ledger, "voided", ())), pending

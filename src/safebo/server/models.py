@@ -331,6 +331,13 @@ class StartAnswer(Answer):
     waiting: bool
 
 
+class StandingAnswer(Answer):
+    """Where a run stands, for a person: in one word, such as open (nobody drives it), and who drives it in a sentence."""
+
+    word: str
+    text: str
+
+
 class RunAnswer(Answer):
     """A run, without its data."""
 
@@ -338,6 +345,9 @@ class RunAnswer(Answer):
     title: str
     notes: str
     status: str
+    driver: Annotated[str, Field(description="The process that drives it at this moment; empty: nobody does.")]
+    standing: StandingAnswer
+    asked_at: Annotated[str | None, Field(description="When a trial was last asked for or handed out.")]
     reason: str
     cause: Annotated[str, Field(description="Why nothing is asked for: paused, stopped, violation, ...; empty while it runs.")]
     advice: str
@@ -352,6 +362,7 @@ class RunAnswer(Answer):
     experiments_wanted: int | None
     aborted: int
     violations: list[int]
+    doubtful: Annotated[list[str], Field(description="Trials that were certified with a measurement that was taken back later.")]
     confirm: bool
     on_violation: str
     probability: float
@@ -368,6 +379,8 @@ class RunLine(Answer):
     name: str
     title: str
     status: str
+    driver: Annotated[str, Field(description="The process that drives it at this moment; empty: nobody does.")]
+    standing: StandingAnswer
     measurements: int
     violations: int
     waiting: bool
@@ -389,17 +402,27 @@ class Measured(Answer):
     params: dict[str, float]
     values: dict[str, float]
     trial: str | None
+    doubtful: Annotated[bool, Field(description="Its certificate rested on a measurement that was taken back later.")]
     outside: bool
     context: dict[str, Any] | None
 
 
+class VoidedAnswer(Measured):
+    """A measurement that was taken back: it does not count."""
+
+    reason: str
+    who: str
+    at: str
+
+
 class Aborted(Answer):
-    """One aborted experiment."""
+    """One experiment without a measurement: aborted, or a trial that was rejected."""
 
     params: dict[str, float]
-    after: int
+    after: Annotated[int, Field(description="Number of the measurement before it.")]
     reason: str
     trial: str | None
+    rejected: bool
 
 
 class Samples(Answer):
@@ -407,6 +430,7 @@ class Samples(Answer):
 
     seq: int
     measurements: list[Measured]
+    voided: list[VoidedAnswer]
     aborted: list[Aborted]
 
 
@@ -427,6 +451,8 @@ class EventAnswer(Answer):
     kind: str
     at: str
     who: str
+    text: Annotated[str, Field(description="The entry in words.")]
+    number: Annotated[int | None, Field(description="Of a measurement, as it was told.")]
     body: dict[str, Any]
 
 

@@ -70,12 +70,13 @@ class Reader:
 
     def cut(self, names: tuple[str, ...], fixed: dict[str, float], output: str, points: int) -> tuple[Cut, int]:
         """A slice, and how many measurements it rests on."""
+        trial = self.ledger.trial
 
         def work(optimizer: SafeOptimizer) -> tuple[Cut, int]:
             optimizer._require_start()
-            return cut(optimizer, names, fixed, output, points, self._sets()), optimizer.state.step
+            return cut(optimizer, names, fixed, output, points, self._sets(), trial), optimizer.state.step
 
-        return self._once((names, tuple(sorted(fixed.items())), output, points), work)
+        return self._once((names, tuple(sorted(fixed.items())), output, points, None if trial is None else trial.id), work)
 
     def norms(self) -> tuple[History, int]:
         """The norm bounds by now: of all committed steps, and of the present one."""
