@@ -374,6 +374,45 @@ def test_three_parameters_have_sliders(served: Served, opened: Callable[..., Pag
     page.screenshot(path=SHOTS / "three.png")
 
 
+def test_the_page_asks_only_for_what_it_shows(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create()
+    page = opened()
+    expect(page.locator("#norms svg").first).to_be_visible()
+    asked: list[str] = []
+    page.on("request", lambda r: asked.append(r.url.rpartition("/")[2].partition("?")[0]))
+    trial = served.operator.post(f"{run}/ask").json()["trial"]  # changes nothing that a slice depends on
+    expect(page.get_by_text("waiting for its measurement")).to_be_visible()
+    page.wait_for_timeout(500)
+    assert "slice" not in asked and "best" not in asked
+    page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+    served.operator.post(f"{run}/tell", json={"trial": trial["id"], "objective": truth(trial["params"])})
+    expect(page.locator("#next")).to_contain_text("None is pending")
+    page.wait_for_timeout(500)
+    assert not {"slice", "best"} & set(asked)  # nobody looks
+    page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#slice svg").first).to_have_attribute("aria-label", re.compile("kp"))
+    for _ in range(100):
+        if asked.count("slice") and asked.count("best"):
+            break
+        page.wait_for_timeout(100)
+    assert asked.count("slice") == asked.count("best") == 1
+
+
+def test_a_long_record_is_not_read_from_its_beginning(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    Campaign.open(served.store, "line").tell_many([({"kp": 2.0}, 0.8)] * 700)
+    streams: list[str] = []
+    with served.viewer.stream("GET", "/runs/line/events/stream?seconds=0") as whole:
+        assert sum(line.startswith("data: ") for line in whole.iter_lines()) == 701
+    page = opened(token=None)
+    page.on("request", lambda r: streams.append(r.url) if "/stream" in r.url else None)
+    page.locator("input[name=token]").fill(VIEWER)
+    page.keyboard.press("Enter")
+    status(page, "running")
+    expect(page.locator("#log li").first).to_contain_text("701")
+    assert streams[0].endswith("?after=201")
+
+
 def test_on_a_phone(served: Served, opened: Callable[..., Page]) -> None:
     plane(served)
     page = opened("plane", size=(360, 740), device_scale_factor=2, has_touch=True, is_mobile=True)

@@ -4,6 +4,7 @@ import { html, line, map, named, norms, outside, place_of, progress, progressLeg
 
 const $ = (id) => document.getElementById(id);
 const QUIET = 12000; // milliseconds without a sign of life after which the connection counts as lost
+const EVENTS = 500; // of the record, that the page keeps
 const page = { token: sessionStorage.getItem("safebo-token"), name: null, run: null, role: "", samples: [], aborted: [], events: [], slice: null, norms: null, heard: 0, lostSince: null, view: {}, generation: 0 };
 
 // -- talking to the server -----------------------------------------------------------------------------------------------
@@ -68,7 +69,8 @@ async function follow(generation) {
       const watchdog = setInterval(() => { if (generation !== page.generation || Date.now() - page.heard > QUIET) abort.abort(); }, 1000);
       try {
         heard();
-        const last = page.events.length ? page.events[0].seq : 0;
+        if (!page.run) await refresh();
+        const last = page.events.length ? page.events[0].seq : Math.max(0, page.run.seq - EVENTS);
         const answer = await fetch(`/api/v1${at()}/events/stream?after=${last}`, { headers: headers(), signal: abort.signal, cache: "no-store" });
         if (!answer.ok) await read(answer);
         const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -114,7 +116,7 @@ function freshness() {
 
 function note(fresh) {
   const known = page.events.length ? page.events[0].seq : 0;
-  page.events = [...fresh.filter((e) => e.seq > known).reverse(), ...page.events].slice(0, 500);
+  page.events = [...fresh.filter((e) => e.seq > known).reverse(), ...page.events].slice(0, EVENTS);
   drawLog();
 }
 
@@ -139,33 +141,58 @@ async function refresh() {
   if (changed) look();
 }
 
-// What takes the server longer: one request at a time, and the newest wish wins.
+// What takes the server longer: one request at a time, the newest wish wins, and nothing while nobody looks.
 async function look() {
+  if (document.hidden) { look.missed = true; return; }
   if (look.busy) { look.again = true; return; }
   look.busy = true;
   do {
     look.again = false;
-    const generation = page.generation;
+    const generation = page.generation, state = known();
     try {
       if (!page.samples.length) for (const id of ["best", "slice", "norms"]) $(id).replaceChildren(html("p", { class: "note" }, "Nothing is known before the first safe measurement."));
       else {
-        const [best, slice, bounds] = [await get(`${at()}/best`), await fetchSlice(), await get(`${at()}/norms`)];
-        if (generation === page.generation) { Object.assign(page, { best, slice, norms: bounds }); drawBest(); drawSlice(); drawNorms(); }
+        if (page.bestOf !== state) {
+          const best = await get(`${at()}/best`);
+          if (generation === page.generation) { Object.assign(page, { best, bestOf: state }); drawBest(); }
+        }
+        await reslice();
+        if (generation === page.generation) {
+          const bounds = await get(`${at()}/norms`);
+          if (generation === page.generation) { page.norms = bounds; drawNorms(); }
+        }
       }
-    } catch (error) { if (error instanceof Refused && error.status !== 429) complain(error); }
+    } catch (error) {
+      if (!(error instanceof Refused)) { look.missed = true; continue; }
+      if (error.status === 429) setTimeout(look, 5000); else complain(error);
+    }
   } while (look.again);
   look.busy = false;
 }
 
+// What the best parameters and a slice depend on.
+const known = () => JSON.stringify([page.name, page.run?.measurements, page.run?.aborted, page.run?.violations]);
+
+const wished = () => JSON.stringify([known(), page.view.x, page.view.y, page.view.output, page.view.fixed]);
+
 async function reslice() {
+  if (document.hidden) { look.missed = true; return; }
   if (reslice.busy) { reslice.again = true; return; }
   reslice.busy = true;
   do {
     reslice.again = false;
-    try { page.slice = await fetchSlice(); drawSlice(); } catch (error) { complain(error); }
+    const wish = wished();
+    if (page.sliceOf === wish || !page.samples.length) continue;
+    try {
+      const slice = await fetchSlice();
+      if (wish === wished()) { Object.assign(page, { slice, sliceOf: wish }); drawSlice(); } else reslice.again = true;
+    } catch (error) { if (error instanceof Refused && error.status === 429) setTimeout(reslice, 5000); else complain(error); }
   } while (reslice.again);
   reslice.busy = false;
 }
+
+// A slider that is being moved asks where it rests.
+function resliceSoon() { clearTimeout(resliceSoon.timer); resliceSoon.timer = setTimeout(reslice, 120); }
 
 function fetchSlice() {
   const { x, y, output, fixed } = page.view;
@@ -176,6 +203,7 @@ function fetchSlice() {
 // -- runs and roles ------------------------------------------------------------------------------------------------------
 
 async function list() {
+  if (document.hidden && page.name !== null) return;
   try {
     const { runs, you, role: mine } = await get("/runs");
     role(mine, you);
@@ -188,7 +216,7 @@ async function list() {
 
 function open(name) {
   page.generation++;
-  Object.assign(page, { name, run: null, samples: [], aborted: [], events: [], slice: null, norms: null, best: null, updated: 0, view: {}, lostSince: null });
+  Object.assign(page, { name, run: null, samples: [], aborted: [], events: [], slice: null, sliceOf: "", norms: null, best: null, bestOf: "", updated: 0, view: {}, lostSince: null });
   for (const id of ["log", "progress", "next"]) $(id).replaceChildren();
   for (const id of ["best", "slice", "norms"]) $(id).replaceChildren(html("p", { class: "note" }, "Computing …"));
   history.replaceState(null, "", `#${encodeURIComponent(name)}`);
@@ -317,7 +345,7 @@ function drawSliders() {
   const { x, y, fixed } = page.view, trial = page.run.pending;
   $("sliders").replaceChildren(...page.run.parameters.filter((p) => p.name !== x && p.name !== y).map((p) => {
     const value = (fixed[p.name] ??= trial?.params[p.name] ?? page.best?.params[p.name] ?? page.samples.at(-1)?.params[p.name] ?? (p.low + p.high) / 2);
-    const output = html("output", {}, show(value)), move = (e) => { fixed[p.name] = Number(e.target.value); output.textContent = show(fixed[p.name]); reslice(); };
+    const output = html("output", {}, show(value)), move = (e) => { fixed[p.name] = Number(e.target.value); output.textContent = show(fixed[p.name]); resliceSoon(); };
     return html("label", {}, html("span", {}, `${named(p)} = `, output), html("input", { type: "range", min: p.low, max: p.high, step: (p.high - p.low) / 200, value, "aria-label": named(p), oninput: move }));
   }));
 }
@@ -475,6 +503,7 @@ $("runs").addEventListener("change", (e) => open(e.target.value));
 window.addEventListener("hashchange", () => { const name = decodeURIComponent(location.hash.slice(1)); if (name && name !== page.name) open(name); });
 let width = innerWidth;
 window.addEventListener("resize", () => { clearTimeout(open.timer); open.timer = setTimeout(() => { if (width !== innerWidth && page.run) { width = innerWidth; drawProgress(); drawSlice(); drawNorms(); } }, 150); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { list(); if (look.missed) { look.missed = false; look(); } } });
 setInterval(freshness, 500);
 setInterval(list, 5000);
 list();
