@@ -80,6 +80,12 @@ class DrivenError(ConflictError):
     """Another process is sending the run's experiments to the plant at this moment."""
 
 
+class DriveLostError(DrivenError):
+    """This process drove the run and was silent for too long: it may not write its experiments any more. Its plant is stopped."""
+
+    shown = False  # whether the message has the measurements that could not be stored
+
+
 class PendingTrialError(ConflictError):
     """A trial was handed out and nothing was told about it. Only a person knows whether it was executed."""
 

@@ -245,15 +245,38 @@ class State:
         )
 
     def digest(self) -> str:
-        """A short fingerprint of seed and data: trials carry it, so that a foreign or stale trial is recognised."""
-        aborts = [[(a.x, a.step) for a in self.aborts]] if self.aborts else []
-        content = json.dumps([self.settings.seed, [(s.x, s.values) for s in self.samples], *aborts])
+        """A short fingerprint of seed and history: trials carry it, so that a foreign or stale trial is recognised."""
+        samples = [(s.x, s.values, s.trial) for s in self.samples]
+        aborts = [(a.x, a.step, a.trial) for a in self.aborts]
+        content = json.dumps([self.settings.seed, samples, [record.entry() for record in self.records], aborts])
         return hashlib.sha256(content.encode()).hexdigest()[:10]
 
     def told(self, sample: Sample, record: NormRecord | None) -> State:
-        """The state after one more measurement."""
-        records = self.records if record is None else (*self.records, record)
+        """The state after one more measurement.
+
+        The record of a trial that was asked for early and told late goes where it belongs: records are ordered by their steps.
+        """
+        records = self.records
+        if record is not None:
+            later = sum(known.step > record.step for known in records)
+            position = len(records) - later
+            records = (*records[:position], record, *records[position:])
         return replace(self, samples=(*self.samples, sample), records=records)
+
+    def without(self, index: int) -> State:
+        """The state without sample number `index`, counted from 0: what was estimated with it is forgotten too."""
+        if not 0 <= index < self.step:
+            raise InvalidValueError(f"There is no measurement {index + 1}: there are {self.step}.")
+        samples = (*self.samples[:index], *self.samples[index + 1 :])
+        records = tuple(record for record in self.records if record.step <= index)
+        aborts = tuple(replace(abort, step=abort.step - (abort.step > index)) for abort in self.aborts)
+        state = replace(self, samples=samples, records=records, aborts=aborts)
+        if samples and not state.inside()[0]:
+            raise InvalidValueError(
+                f"Measurement {index + 1} cannot be taken back: the one after it, {samples[0].values}, is outside the limits, "
+                "and the first measurement must be a safe one. Take that one back first."
+            )
+        return state
 
     def aborted(self, abort: Abort) -> State:
         """The state after one more aborted experiment."""
@@ -379,10 +402,10 @@ def _check_history(state: State) -> None:
     """The first sample must be safe; every record must belong to a step of the state and to cubes that existed at it."""
     if state.step and not state.inside()[0]:
         raise InvalidValueError(f"The JSON state is damaged: its first sample {state.samples[0].values} is outside the limits.")
-    x, last = state.x(), 0
+    x, last = state.x(), 1
     for record in state.records:
         cubes = state.settings.locality.cubes(x[: record.step])
-        if not last < record.step <= state.step or any(cube >= len(cubes) for cube, _ in record.estimates):
+        if not last <= record.step <= state.step or any(cube >= len(cubes) for cube, _ in record.estimates):
             raise InvalidValueError(f"The JSON state is damaged: its norm record of step {record.step} does not fit its samples.")
         last = record.step
     if any(abort.step > state.step for abort in state.aborts):

@@ -63,9 +63,9 @@ def run(
             raise InvalidValueError(
                 f"Run {called!r} exists in {store.where}: `safebo resume {place(called, db)}` goes on, --name starts another."
             )
+        if rows:  # what was measured before the run was made says something, and stops nothing
+            read.optimizer.tell_many(rows)
         campaign = Campaign.create(store, called, read.optimizer, config=settings, source=read.source, who=who)
-        if rows:
-            campaign.tell_many(rows, who=who)
         _go(campaign, plant, who, as_json=as_json, waits=not no_wait, db=db or read.database)
     finally:
         store.close()
@@ -204,11 +204,14 @@ _CODES = {
 def _finish(campaign: Campaign, code: Code, end: str, text: str, experiments: int, as_json: bool) -> None:
     """Say how it ended and leave."""
     from safebo.cli.results import summary
+    from safebo.runs.words import moments
 
     if as_json:
-        emit({"end": end, "text": text, "experiments": experiments, "exit_code": int(code), "run": summary(campaign.ledger)})
+        emit({"end": end, "text": text, "experiments": experiments, "exit_code": int(code), "run": summary(campaign)})
     else:
-        console(stderr=code is not Code.OK).print(text, style="" if code is Code.OK else "bold", markup=False)
+        console(stderr=code is not Code.OK).print(
+            moments(text, local=True), style="" if code is Code.OK else "bold", markup=False
+        )
     raise typer.Exit(code)
 
 
@@ -247,11 +250,14 @@ def _prompt(campaign: Campaign, who: str) -> bool:
     """Ask the person what became of it."""
     from safebo.cli.terminal import Person, Terminal, quantities
     from safebo.runs.starts import next_start
+    from safebo.runs.words import moment
 
     terminal = Terminal(campaign, asks=True, waits=False, bar=False)
     ledger = campaign.ledger
     params, at = handed_out(ledger)
-    terminal.err.print(f"\nHanded to the plant {at}, and nothing was told about it:", style="bold", markup=False)
+    terminal.err.print(
+        f"\nHanded to the plant {moment(at, local=True)}, and nothing was told about it:", style="bold", markup=False
+    )
     terminal.err.print(f"  {quantities(params, ledger.config.units)}", markup=False)
     answer = terminal.ask("Was it executed? [t]ell its measurement, [r]etry (it certainly was not), [a]bandon, [q]uit: ")
     if answer in ("t", "tell"):
@@ -283,6 +289,7 @@ def _choices(campaign: Campaign, run: str, as_json: bool, result: Result | None 
     """Show what is handed out and what can be done about it."""
     from safebo.cli.results import summary
     from safebo.cli.terminal import quantities
+    from safebo.runs.words import moment
 
     ledger = campaign.ledger
     params, at = handed_out(ledger)
@@ -296,10 +303,10 @@ def _choices(campaign: Campaign, run: str, as_json: bool, result: Result | None 
     }
     if as_json:
         document = {"end": "pending", "exit_code": int(Code.PERSON), "trial": trial, "params": params, "handed_out": at}
-        emit({**document, "choices": commands, "experiments": result.experiments if result else 0, "run": summary(ledger)})
+        emit({**document, "choices": commands, "experiments": result.experiments if result else 0, "run": summary(campaign)})
         return
     err = console(stderr=True)
-    err.print(f"Handed out {at}: {quantities(params, ledger.config.units)}", style="bold", markup=False)
+    err.print(f"Handed out {moment(at, local=True)}: {quantities(params, ledger.config.units)}", style="bold", markup=False)
     err.print(f"  it was executed:           {commands['tell']}", markup=False)
     err.print(f"  it certainly was not:      {commands['retry']}", markup=False)
     err.print(f"  it failed, or nobody knows: {commands['abandon']}", markup=False)

@@ -4,7 +4,8 @@
 
 What is stored before something happens is never forgotten: if this process dies during an experiment, the trial is pending and
 was handed out, and the next runner refuses to go on before a person has said what became of it. A pause by another process is
-honoured before the next experiment; a stop ends the present one with an emergency stop.
+honoured before the next experiment; a stop ends the present one with an emergency stop, and so does the loss of the database:
+who does not hear of a stop, and cannot say that it still drives the run, stops its plant.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 
 from safebo.exceptions import (
     ConflictError,
+    DriveLostError,
     ExperimentAborted,
     NeverConnectedError,
     NoInitialSampleError,
@@ -34,7 +36,7 @@ from safebo.runs.campaign import Campaign
 from safebo.runs.driving import driving
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.measurement import Measurement, measurement
-from safebo.runs.plants import Plant, agreed
+from safebo.runs.plants import Plant, agreed, stop_after
 from safebo.runs.starts import approve_start, next_start, retry_start, send_start
 
 POLL = 0.5
@@ -116,6 +118,10 @@ def operate(
             if plant is not None:
                 plant.emergency_stop()
             raise
+        except (StorageError, DriveLostError) as error:
+            if plant is not None:
+                stop_after(error, plant)
+            raise
 
 
 @dataclass
@@ -132,6 +138,8 @@ class _Runner:
         while True:
             try:
                 end = self.turn()
+            except DriveLostError:
+                raise
             except ConflictError as error:  # another process was quicker: look again
                 self.watcher.say(str(error))
                 end = self.halted(self.campaign.ledger)
@@ -221,10 +229,16 @@ class _Runner:
             except ExperimentAborted as error:
                 if isinstance(error.__cause__, NeverConnectedError):
                     return self.not_sent(step, error)
+                if self.campaign.driving_lost:
+                    raise self.lost(step, None) from error
                 return self.aborted(step, f"stopped by {stopped[0]}. {error.reason}" if stopped else error.reason, bool(stopped))
             except Exception as error:  # of a plant without a watchdog
                 self.plant.emergency_stop()
+                if self.campaign.driving_lost:
+                    raise self.lost(step, None) from error
                 return self.aborted(step, f"{type(error).__name__}: {error}")
+        if self.campaign.driving_lost:
+            raise self.lost(step, result)
         if stopped:  # it may have been cut short: its measurement says nothing
             return self.aborted(step, f"stopped by {stopped[0]} during the experiment", True)
         return self.store(step, result)
@@ -244,7 +258,19 @@ class _Runner:
                 if self.campaign.ledger.halted is not None:
                     raise
         names = [output.name for output in self.campaign.ledger.state.outputs[1:]]
+        if self.campaign.driving_lost:
+            raise ExperimentAborted("This process does not drive the run any more. Nothing was run.")
         return agreed(measurement(plant.run(step.params)), names, plant)
+
+    def lost(self, step: Step, result: Measurement | None) -> DriveLostError:
+        """The record is out of reach, or another process has it: what became of the experiment is for a person to say."""
+        measured = "" if result is None else f" It measured {result}, which is NOT stored and may have been cut short."
+        error = DriveLostError(
+            f"Run {self.campaign.name!r}: {self.campaign.driving_lost}. The plant was stopped during {step.name} with "
+            f"{step.params}.{measured} Look at the run, and say there what became of it."
+        )
+        error.shown = True
+        return error
 
     def not_sent(self, step: Step, error: ExperimentAborted) -> Result:
         """Nothing reached the plant: the same experiment may follow later."""
@@ -277,6 +303,8 @@ class _Runner:
                 return Result(End.VIOLATION, str(error))
             except OvertakenError:
                 time.sleep(POLL / 5.0)  # another process wrote something else at this moment
+            except DriveLostError:  # it shows the measurement
+                raise
             except ConflictError as error:
                 return self.untold(step, result, error)
             except StorageError as error:
@@ -306,43 +334,56 @@ class _Runner:
         )
 
     def token(self, step: Step) -> str:
-        """What tells two hand-outs of the same step apart."""
+        """What tells two hand-outs of the same step apart: never a clock."""
         ledger = self.campaign.ledger
         if step.pending is None:
             start = next_start(ledger)
-            return start.sent_at if start is not None else "told"
-        return ledger.pending.started_at if ledger.pending is not None else "told"
+            return start.token or start.sent_at if start is not None else "told"
+        return str(ledger.pending.started_seq) if ledger.pending is not None else "told"
 
 
 @contextmanager
 def watching(campaign: Campaign, plant: Plant) -> Iterator[list[str]]:
-    """Stop the plant as soon as another process stops the run; yields a list that then holds by whom and why."""
+    """Stop the plant as soon as another process stops the run, or this one has lost it; yields a list with by whom and why."""
     stopped: list[str] = []
-    over = threading.Event()
+    over, once = threading.Event(), threading.Lock()
+
+    def stop(why: str) -> None:
+        with once:
+            if stopped:
+                return
+            stopped.append(why)
+            try:
+                plant.emergency_stop()
+            except PlantError as error:
+                stopped[0] += f"; {error}"
 
     def watch() -> None:
         while not over.wait(POLL):
             try:
                 ledger = campaign.ledger
+                if ledger.status != "stopped":
+                    continue
+                event = next((e for e in reversed(campaign.events(max(ledger.seq - 50, 0))) if e.kind == "stopped"), None)
             except (SafeboError, OSError):
                 continue  # the database does not answer: look again
-            if ledger.status == "stopped":
-                event = next((e for e in reversed(campaign.events(max(ledger.seq - 50, 0))) if e.kind == "stopped"), None)
-                who = event.who if event is not None else "somebody"
-                stopped.append(f"{who}{f' ({ledger.reason})' if ledger.reason else ''}")
-                try:
-                    plant.emergency_stop()
-                except PlantError as error:
-                    stopped[0] += f"; {error}"
-                return
+            who = event.who if event is not None else "somebody"
+            return stop(f"{who}{f' ({ledger.reason})' if ledger.reason else ''}")
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+    def count() -> None:  # in a thread of its own: the other one may wait for an answer that never comes
+        while not over.wait(POLL):
+            if lost := campaign.driving_lost:
+                return stop(lost)
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (watch, count)]
+    for thread in threads:
+        thread.start()
     try:
         yield stopped
     finally:
         over.set()
-        thread.join(10.0 * POLL)
+        for thread in threads:
+            thread.join(10.0 * POLL)
 
 
 @contextmanager

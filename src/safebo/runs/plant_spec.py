@@ -10,7 +10,8 @@ from typing import Any
 
 from safebo.exceptions import InvalidValueError, PlantError
 from safebo.norms.base import count
-from safebo.runs.lines import GRACE, seconds_of
+from safebo.runs.keeper import GRACE
+from safebo.runs.lines import seconds_of
 from safebo.runs.plants import CallablePlant, Plant, Watchdog
 from safebo.runs.remote import SocketPlant, SubprocessPlant
 

@@ -45,7 +45,7 @@ class Reader:
         self._lock = threading.RLock()
         self._settings: Settings | None = None
         self._history = History()
-        self._version: tuple[int, ...] = ()
+        self._version = ""
         self._kept: OrderedDict[Any, Any] = OrderedDict()
 
     @property
@@ -96,8 +96,7 @@ class Reader:
     def _once(self, key: Any, work: Callable[[SafeOptimizer], Result]) -> Result:
         with self._lock:
             optimizer = self._follower.optimizer()
-            state = optimizer.state
-            version = len(state.samples), len(state.records), len(state.aborts)
+            version = optimizer.state.digest()
             if version != self._version:
                 self._advance(optimizer)
                 self._version = version
@@ -114,6 +113,8 @@ class Reader:
     def _advance(self, optimizer: SafeOptimizer) -> None:
         """Repeat the recorded steps one by one, and note the norms of each."""
         state = optimizer.state
+        if optimizer._replayed == 0:  # a fresh start: a measurement was taken back, or a late one came
+            self._history = History()
         while optimizer._replayed < len(state.records):
             record, before = state.records[optimizer._replayed], optimizer._committed
             optimizer._committed = repeat(state, before, record)
