@@ -207,6 +207,46 @@ def test_a_violation_is_accepted_or_the_run_stays_stopped(served: Served) -> Non
     assert served.store.events("line")[-1].body == {"reason": "a loose cable", "accepted": True}
 
 
+def test_a_key_of_ask_belongs_to_its_caller(served: Served) -> None:
+    run, key = served.create(), {"idempotency-key": "exp-1"}
+    first = served.operator.post(f"{run}/ask", headers=key)
+    assert first.json()["ready"]
+    other = served.rig.post(f"{run}/ask", headers=key)
+    assert other.status_code == 409, other.text  # the same trial is not handed to two rigs
+    assert served.operator.post(f"{run}/ask", headers=key).json() == first.json()
+    assert [e.kind for e in served.store.events("line")] == ["created", "asked", "started"]
+
+
+def test_a_measurement_is_taken_back(served: Served) -> None:
+    run = served.create()
+    experiment(served, run)
+    wrong = served.operator.post(f"{run}/tell", json={"params": {"kp": 2.1}, "objective": 9.0}).json()
+    seen = served.viewer.get(run).json()["seq"]
+    assert seen == wrong["seq"]
+    best = served.viewer.get(f"{run}/best").json()
+    body = {"number": 3, "reason": "0.9, not 9", "seen": seen}
+    assert (
+        served.viewer.post(f"{run}/void", json=body).status_code == served.rig.post(f"{run}/void", json=body).status_code == 403
+    )
+    for refused, status in (({"number": 0}, 422), ({"number": 3, "reason": ""}, 422), ({"number": 7, "reason": "x"}, 409)):
+        assert served.operator.post(f"{run}/void", json=refused).status_code == status, refused
+    assert served.operator.post(f"{run}/void", json=body).json() == {"seq": seen + 1, "status": "running"}
+    assert served.operator.post(f"{run}/void", json=body).status_code == 409
+    found = served.viewer.get(f"{run}/samples").json()
+    assert [m["number"] for m in found["measurements"]] == [1, 2]
+    assert [(v["number"], v["values"], v["reason"], v["who"]) for v in found["voided"]] == [
+        (3, {"objective": 9.0}, "0.9, not 9", "olga")
+    ]
+    assert served.viewer.get(f"{run}/best").json() != best
+    experiment(served, run)
+    found = served.viewer.get(f"{run}/samples", params={"after": 2}).json()
+    assert [m["number"] for m in found["measurements"]] == [4]
+    table = served.viewer.get(f"{run}/export", params={"format": "csv"}).text.splitlines()
+    assert [line.partition(",")[0] for line in table] == ["number", "1", "2", "4"]
+    state = served.viewer.get(run).json()
+    assert state["voided"] == [3] and state["doubtful"] == [] and state["measurements"] == 3
+
+
 def test_as_many_experiments_as_wanted(served: Served) -> None:
     run = served.create(experiments=1)
     experiment(served, run)

@@ -107,6 +107,8 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
         "experiments_wanted": config.experiments,
         "aborted": len(ledger.aborts),
         "violations": list(ledger.violations),
+        "voided": [v.number for v in ledger.voided],
+        "doubtful": sorted(ledger.doubtful),
         "confirm": config.confirm,
         "on_violation": config.on_violation,
         "probability": promise.probability,
@@ -126,7 +128,7 @@ def reason(ledger: Ledger) -> str:
 
 
 def samples(ledger: Ledger, settings: Settings, after: int) -> Json:
-    """Measurements after number `after`, and all aborted experiments."""
+    """Measurements after number `after`, and all that were taken back or aborted."""
     names, outputs, outside = settings.domain.names, [o.name for o in settings.outputs], set(ledger.violations)
     return {
         "seq": ledger.seq,
@@ -139,7 +141,20 @@ def samples(ledger: Ledger, settings: Settings, after: int) -> Json:
                 "outside": number in outside,
                 "context": s[4] if len(s) > 4 else None,
             }
-            for number, s in enumerate(ledger.samples[after:], after + 1)
+            for number, s in zip(ledger.numbers, ledger.samples, strict=True)
+            if number > after
+        ],
+        "voided": [
+            {
+                "number": v.number,
+                "params": dict(zip(names, v.sample[0], strict=True)),
+                "values": dict(zip(outputs, v.sample[2], strict=True)),
+                "trial": v.sample[3],
+                "reason": v.reason,
+                "who": v.who,
+                "at": v.at,
+            }
+            for v in ledger.voided
         ],
         "aborted": [
             {"params": dict(zip(names, a[0], strict=True)), "after": a[2], "reason": a[3], "trial": a[4]} for a in ledger.aborts

@@ -240,7 +240,7 @@ def _reading(office: Office) -> APIRouter:
 
     @router.get("/runs/{name}/samples", response_model=m.Samples)
     async def samples(name: Name, after: Annotated[int, Query(ge=0, le=2**31)] = 0) -> Any:
-        """Measurements after number `after`, and all aborted experiments."""
+        """Measurements after number `after`, and all that were taken back or aborted."""
 
         def work() -> bytes:
             run = desk.run(name)
@@ -331,7 +331,7 @@ def _table(run: Run, ledger: Ledger) -> str:
     content, settings = io.StringIO(), run.reader.settings
     writer = csv.writer(content)
     writer.writerow(["number", *settings.domain.names, *(o.name for o in settings.outputs), "trial", "outside"])
-    for number, sample in enumerate(ledger.samples, 1):
+    for number, sample in zip(ledger.numbers, ledger.samples, strict=True):
         writer.writerow([number, *sample[0], *sample[2], sample[3] or "", int(number in ledger.violations)])
     return content.getvalue()
 
@@ -467,6 +467,11 @@ def _acting(office: Office) -> APIRouter:
             gate.resume(given.reason, who=who.name, accept_violation=given.accept_violation, seen=given.seen)
 
         return await decide(name, step)
+
+    @router.post("/runs/{name}/void", response_model=m.DoneAnswer)
+    async def void(name: Name, body: m.Void, who: Who) -> Any:
+        """Take a measurement back, a typing error for example: the run is as if it had not been told."""
+        return await decide(name, lambda gate: gate.void(body.number, body.reason, who=who.name, seen=body.seen))
 
     @router.post("/runs/{name}/stop", response_model=m.DoneAnswer)
     async def stop(name: Name, who: Who, body: m.Because | None = None) -> Any:

@@ -230,6 +230,14 @@ class Pause(Because):
     seen: Seen = None
 
 
+class Void(Model):
+    """The measurement that is taken back, and why."""
+
+    number: Annotated[int, Field(ge=1, le=2**31, description="As `samples` gives it.")]
+    reason: Annotated[str, Field(min_length=1, max_length=1500)]
+    seen: Seen = None
+
+
 class Resume(Because):
     """Why, up to which event the run was seen, and whether a violation that stopped it is accepted."""
 
@@ -352,6 +360,8 @@ class RunAnswer(Answer):
     experiments_wanted: int | None
     aborted: int
     violations: list[int]
+    voided: Annotated[list[int], Field(description="Numbers of the measurements that were taken back.")]
+    doubtful: Annotated[list[str], Field(description="Trials that were certified with a measurement that was taken back later.")]
     confirm: bool
     on_violation: str
     probability: float
@@ -402,11 +412,24 @@ class Aborted(Answer):
     trial: str | None
 
 
+class VoidedAnswer(Answer):
+    """One measurement that was taken back."""
+
+    number: int
+    params: dict[str, float]
+    values: dict[str, float]
+    trial: str | None
+    reason: str
+    who: str
+    at: str
+
+
 class Samples(Answer):
-    """Measurements and aborted experiments."""
+    """Measurements, those that were taken back, and aborted experiments."""
 
     seq: int
     measurements: list[Measured]
+    voided: list[VoidedAnswer]
     aborted: list[Aborted]
 
 

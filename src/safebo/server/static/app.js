@@ -124,11 +124,12 @@ function soon() { clearTimeout(soon.timer); soon.timer = setTimeout(() => refres
 
 async function refresh() {
   const generation = page.generation, name = page.name;
-  const [run, fresh] = await Promise.all([get(at()), get(`${at()}/samples`, [["after", page.samples.length]])]);
+  const [run, fresh] = await Promise.all([get(at()), get(`${at()}/samples`, [["after", page.samples.at(-1)?.number ?? 0]])]);
   if (generation !== page.generation || name !== page.name) return;
   if (page.run && run.seq < page.run.seq) return; // an answer that was overtaken
-  const changed = !page.run || fresh.measurements.length || fresh.aborted.length !== page.aborted.length || run.pending?.id !== page.run.pending?.id;
-  page.samples = [...page.samples, ...fresh.measurements.filter((m) => m.number > page.samples.length)];
+  const changed = !page.run || fresh.measurements.length || run.voided.length !== page.run.voided.length || fresh.aborted.length !== page.aborted.length || run.pending?.id !== page.run.pending?.id;
+  const last = page.samples.at(-1)?.number ?? 0, voided = new Set(run.voided);
+  page.samples = [...page.samples, ...fresh.measurements.filter((m) => m.number > last)].filter((m) => !voided.has(m.number));
   page.aborted = fresh.aborted;
   const first = !page.run;
   page.run = run;
@@ -170,10 +171,10 @@ async function look() {
   look.busy = false;
 }
 
-// What the best parameters and a slice depend on.
-const known = () => JSON.stringify([page.name, page.run?.measurements, page.run?.aborted, page.run?.violations]);
+// What the best parameters depend on, and a slice as well, which also shows the surroundings of the trial.
+const known = () => JSON.stringify([page.name, page.run?.measurements, page.run?.aborted, page.run?.voided]);
 
-const wished = () => JSON.stringify([known(), page.view.x, page.view.y, page.view.output, page.view.fixed]);
+const wished = () => JSON.stringify([known(), page.run?.pending?.id, page.view.x, page.view.y, page.view.output, page.view.fixed]);
 
 async function reslice() {
   if (document.hidden) { look.missed = true; return; }
@@ -257,7 +258,7 @@ function drawNext() {
   card.classList.toggle("out", Boolean(trial?.out));
   if (!trial && page.run.start) return drawStart(page.run.start, stale, card);
   if (!trial) {
-    const done = page.run.status !== "running", last = page.events.find((e) => ["asked", "withdrawn", "told", "aborted"].includes(e.kind));
+    const done = page.run.status !== "running", last = page.events.find((e) => ["asked", "withdrawn"].includes(e.kind));
     const gone = last?.kind === "withdrawn" ? `Trial ${last.body.trial} was withdrawn: ${last.body.reason}. Nobody may run it. ` : "";
     $("next").replaceChildren(html("p", { class: "state" }, gone, done ? "Nothing is handed out." : page.samples.length ? "None is pending. The plant's program, or N, asks for the next one." : "There is no measurement yet: enter one that is known to be safe (M)."));
     buttons(!done && page.samples.length ? [["next", "n", "Take the next trial", take]] : [], stale);
