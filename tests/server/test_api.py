@@ -398,6 +398,42 @@ def test_a_run_that_makes_no_sense_is_not_created(served: Served, changes: dict)
     assert served.store.names() == []
 
 
+@pytest.mark.parametrize("levels", [33, 500, 900, 976, 5000, 100_000])
+def test_what_is_nested_too_deeply_is_refused_and_changes_nothing(served: Served, levels: int) -> None:
+    run = served.create()
+    for field, begin, end in (("context", '{"a":' + "[" * levels, "]" * levels + "}"), ("objective", "[" * levels, "]" * levels)):
+        content = f'{{"params": {{"kp": 2.0}}, "objective": 0.8, "{field}": {begin}1{end}}}'.encode()
+        answer = served.operator.post(f"{run}/tell", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 422, answer.text
+        if field == "context":
+            assert "nested" in answer.json()["detail"]
+    assert served.store.last("line") == 1
+    assert served.viewer.get(run).status_code == served.viewer.get(f"{run}/samples").status_code == 200
+
+
+def test_odd_text_is_refused_in_words(served: Served) -> None:
+    from tests.server.conftest import LINE
+
+    run = served.create()
+    json_type = {"content-type": "application/json"}
+    for odd in ("\\ud800", "\\u0000", "\\u001b[2J", "\\udfff\\ud800"):
+        for field in ("title", "unit", "name", "kp"):
+            body = json.dumps({**LINE, "name": "other", "title": "title", "unit": "unit"})
+            content = body.replace(
+                f'"{field}": "{field}"' if field != "kp" else "kp", f'"{field}": "{odd}"' if field != "kp" else odd
+            )
+            content = content.replace('"name": "other"', f'"name": "{odd}"') if field == "name" else content
+            answer = served.operator.post("/runs", content=content, headers=json_type)
+            assert answer.status_code == 422, (odd, field, answer.text)
+    for content in (b'{"reason": "\xff\xfe"}', '{"reason": "\u00e4"}'.encode("latin-1"), b"\xff"):
+        answer = served.operator.post(f"{run}/pause", content=content, headers=json_type)
+        assert answer.status_code == 422 and "UTF-8" in answer.json()["detail"], answer.text
+    context = '{"params": {"kp": 2.0}, "objective": 0.8, "context": {"note": "\\ud800"}}'
+    answer = served.operator.post(f"{run}/tell", content=context, headers=json_type)
+    assert answer.status_code == 422 and "half of one" in answer.json()["detail"]
+    assert served.store.last("line") == 1 and served.store.names() == ["line"]
+
+
 def test_a_name_is_taken_once(served: Served) -> None:
     from tests.server.conftest import LINE
 

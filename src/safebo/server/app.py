@@ -511,6 +511,10 @@ def _errors(app: FastAPI, office: Office) -> None:
 
     @app.exception_handler(HTTPException)
     async def plain(_: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, RecursionError):
+            return problem(422, "The body is nested too deeply: write what lies deeper as text.")
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            return problem(422, "The body is not UTF-8: send JSON in UTF-8.")
         return problem(error.status_code, str(error.detail)[:2000], dict(error.headers or {}))
 
     @app.exception_handler(Exception)
