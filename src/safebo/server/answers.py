@@ -120,6 +120,7 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller, driver: str
         "experiments_wanted": config.experiments,
         "aborted": len(ledger.aborts),
         "violations": list(ledger.violations),
+        "voided": [v.number for v in ledger.voided],
         "doubtful": sorted(ledger.doubtful),
         "confirm": config.confirm,
         "on_violation": config.on_violation,

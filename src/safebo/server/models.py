@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from safebo.bounds import MartingaleMixture
 from safebo.domain import Box
@@ -18,14 +18,28 @@ from safebo.runs.ledger import RunConfig
 MOST_PARAMETERS, MOST_LIMITS, MOST_INITIAL, MOST_POINTS = 8, 8, 500, 400_000
 """Of a run that is created over HTTP."""
 
+
+def _one_line(text: str) -> str:
+    """Names and units appear on pages and terminals, which obey control characters."""
+    if not text.isprintable():
+        raise ValueError(f"one line without control characters is expected, got {text!r:.100}")
+    return text
+
+
+def _no_control(text: str) -> str:
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        raise ValueError(f"text without control characters is expected, got {text!r:.100}")
+    return text
+
+
 Number = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]
 Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
 Scale = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=1e-6, le=0.5, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Label = Annotated[str, Field(min_length=1, max_length=60)]
-Unit = Annotated[str, Field(max_length=40)]
-Text = Annotated[str, Field(max_length=2000)]
+Label = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_one_line)]
+Unit = Annotated[str, Field(max_length=40), AfterValidator(_one_line)]
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_no_control)]
 Reason = Annotated[str, Field(max_length=1500)]
 TrialId = Annotated[str, Field(min_length=1, max_length=100, description="As `ask` gave it.")]
 Values = Annotated[dict[Label, Number], Field(max_length=MOST_PARAMETERS)]
@@ -230,6 +244,14 @@ class Pause(Because):
     seen: Seen = None
 
 
+class Void(Model):
+    """The measurement that is taken back, and why."""
+
+    number: Annotated[int, Field(ge=1, le=2**31, description="As `samples` gives it.")]
+    reason: Annotated[str, Field(min_length=1, max_length=1500)]
+    seen: Seen = None
+
+
 class Resume(Because):
     """Why, up to which event the run was seen, and whether a violation that stopped it is accepted."""
 
@@ -362,6 +384,7 @@ class RunAnswer(Answer):
     experiments_wanted: int | None
     aborted: int
     violations: list[int]
+    voided: Annotated[list[int], Field(description="Numbers of the measurements that were taken back.")]
     doubtful: Annotated[list[str], Field(description="Trials that were certified with a measurement that was taken back later.")]
     confirm: bool
     on_violation: str
@@ -426,7 +449,7 @@ class Aborted(Answer):
 
 
 class Samples(Answer):
-    """Measurements and aborted experiments."""
+    """Measurements, those that were taken back, and aborted experiments."""
 
     seq: int
     measurements: list[Measured]
