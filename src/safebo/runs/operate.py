@@ -24,8 +24,6 @@ from safebo.exceptions import (
     NeverConnectedError,
     NoInitialSampleError,
     OvertakenError,
-    PlantError,
-    SafeboError,
     StopReason,
     StorageError,
     UnsafeInitialSampleError,
@@ -34,7 +32,7 @@ from safebo.runs.campaign import Campaign
 from safebo.runs.driving import driving
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.measurement import Measurement, measurement
-from safebo.runs.plants import Plant, agreed
+from safebo.runs.plants import STOPPED, Plant, agreed, described, stop_after, stop_now
 from safebo.runs.starts import approve_start, next_start, retry_start, send_start
 
 POLL = 0.5
@@ -112,9 +110,9 @@ def operate(
     with driving(campaign):
         try:
             return runner.loop()
-        except (KeyboardInterrupt, SystemExit):  # between two experiments as well: a plant may hold its last state
+        except (KeyboardInterrupt, SystemExit) as interrupt:  # between two experiments as well: a plant may hold its last state
             if plant is not None:
-                plant.emergency_stop()
+                stop_after(interrupt, plant)
             raise
 
 
@@ -127,6 +125,7 @@ class _Runner:
     retries: int
     retry_wait: float
     done: int = 0
+    sent: bool = False  # whether the plant was used
 
     def loop(self) -> Result:
         while True:
@@ -142,7 +141,10 @@ class _Runner:
     def turn(self) -> Result | None:
         """One experiment, or a reason to end."""
         ledger = self.campaign.ledger
-        ended = self.halted(ledger) or self.unfinished(ledger)
+        ended = self.halted(ledger)
+        if ended is not None and ended.end is End.STOPPED and self.plant is not None and self.sent:
+            return Result(ended.end, f"{ended.text} {stop_now(self.plant)}")  # it may hold its last state
+        ended = ended or self.unfinished(ledger)
         if ended is not None:
             return ended
         start = next_start(ledger)
@@ -215,16 +217,21 @@ class _Runner:
         if self.plant is None:
             return Result(End.PENDING, f"{step.name} is handed out: {step.params}. Tell its measurement.")
         self.watcher.say(f"experiment {step.name} is running")
+        failure: Exception | None = None
+        self.sent, known = True, ""
         with watching(self.campaign, self.plant) as stopped:
             try:
                 result = self.measure(self.plant, step)
             except ExperimentAborted as error:
-                if isinstance(error.__cause__, NeverConnectedError):
-                    return self.not_sent(step, error)
-                return self.aborted(step, f"stopped by {stopped[0]}. {error.reason}" if stopped else error.reason, bool(stopped))
+                failure = error
             except Exception as error:  # of a plant without a watchdog
-                self.plant.emergency_stop()
-                return self.aborted(step, f"{type(error).__name__}: {error}")
+                failure, known = error, stop_now(self.plant)
+        if isinstance(failure, ExperimentAborted) and isinstance(failure.__cause__, NeverConnectedError):
+            self.sent = False
+            return self.not_sent(step, failure)
+        if failure is not None:
+            reason = failure.reason if isinstance(failure, ExperimentAborted) else f"{described(failure)}. {known}"
+            return self.aborted(step, f"stopped by {stopped[0]}. {reason}" if stopped else reason, bool(stopped))
         if stopped:  # it may have been cut short: its measurement says nothing
             return self.aborted(step, f"stopped by {stopped[0]} during the experiment", True)
         return self.store(step, result)
@@ -233,8 +240,12 @@ class _Runner:
         for attempt in range(self.retries + 1):
             try:
                 plant.reset()
-                if self.campaign.ledger.halted is not None:  # nothing is sent after a stop
-                    raise ExperimentAborted("The run was paused or stopped while the plant was being reset. Nothing was run.")
+                ledger = self.campaign.ledger
+                if ledger.halted is not None:  # nothing is sent after a stop
+                    said = f" {stop_now(plant)}" if ledger.status == "stopped" else ""
+                    raise ExperimentAborted(
+                        f"The run was {ledger.status} while the plant was being reset. Nothing was run.{said}"
+                    )
                 break
             except ExperimentAborted as error:
                 if not isinstance(error.__cause__, NeverConnectedError) or attempt == self.retries:
@@ -258,7 +269,9 @@ class _Runner:
         """Record it and pause the run: a person has to look before anything goes on."""
         if step.pending is not None:
             self.campaign.abort(step.name, reason[:1900], who=self.who)
-        if self.campaign.ledger.halted is None:
+        ledger = self.campaign.ledger
+        stopped = stopped or ledger.status == "stopped"
+        if ledger.halted is None:
             self.campaign.pause(f"{step.name} was aborted: {reason}"[:1900], who=self.who)
         return Result(End.STOPPED if stopped else End.ABORTED, f"{step.name} with {step.params} was aborted: {reason}")
 
@@ -316,33 +329,52 @@ class _Runner:
 
 @contextmanager
 def watching(campaign: Campaign, plant: Plant) -> Iterator[list[str]]:
-    """Stop the plant as soon as another process stops the run; yields a list that then holds by whom and why."""
+    """Stop the plant as soon as another process stops the run; afterwards the list that it yields holds by whom and why.
+
+    A database that does not answer delays nobody: who watches may be left behind, and then stops nothing any more.
+    """
     stopped: list[str] = []
-    over = threading.Event()
+    over, acted, deciding = threading.Event(), threading.Event(), threading.Lock()
 
     def watch() -> None:
         while not over.wait(POLL):
             try:
                 ledger = campaign.ledger
-            except (SafeboError, OSError):
+            except Exception:
                 continue  # the database does not answer: look again
-            if ledger.status == "stopped":
-                event = next((e for e in reversed(campaign.events(max(ledger.seq - 50, 0))) if e.kind == "stopped"), None)
-                who = event.who if event is not None else "somebody"
-                stopped.append(f"{who}{f' ({ledger.reason})' if ledger.reason else ''}")
-                try:
-                    plant.emergency_stop()
-                except PlantError as error:
-                    stopped[0] += f"; {error}"
-                return
+            if ledger.status != "stopped":
+                continue
+            with deciding:
+                if over.is_set():
+                    return
+                stopped.append("somebody")
+            said = stop_now(plant)
+            why = f"{f' ({ledger.reason})' if ledger.reason else ''}{'' if said == STOPPED else f'; {said}'}"
+            stopped[0] += why
+            acted.set()
+            stopped[0] = stopper(campaign, ledger) + why
+            return
 
-    thread = threading.Thread(target=watch, daemon=True)
+    thread = threading.Thread(target=watch, name="watching", daemon=True)
     thread.start()
     try:
         yield stopped
     finally:
-        over.set()
-        thread.join(10.0 * POLL)
+        with deciding:
+            over.set()
+        thread.join(POLL)
+        while stopped and not acted.wait(POLL):  # until the stop has succeeded or failed
+            pass
+        if stopped:
+            thread.join(10.0 * POLL)
+
+
+def stopper(campaign: Campaign, ledger: Ledger) -> str:
+    """Who stopped a run."""
+    try:
+        return next(e.who for e in reversed(campaign.events(max(ledger.seq - 50, 0))) if e.kind == "stopped")
+    except Exception:  # the database does not answer, or the event is not among the last ones
+        return "somebody"
 
 
 @contextmanager
