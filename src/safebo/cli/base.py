@@ -46,7 +46,7 @@ MEANING = {
     Code.PERSON: "a person has to decide: approve, tell, retry or abandon an experiment; or another process drives the run",
     Code.ABORTED: "an experiment was aborted, or the plant could not be reached",
     Code.HALTED: "the run is paused or stopped",
-    Code.INTERRUPTED: "interrupted (Ctrl-C or a request to terminate); the plant was stopped",
+    Code.INTERRUPTED: "interrupted (Ctrl-C or a request to terminate); the message says whether the plant was stopped",
 }
 
 EPILOG = "\n\n".join(["Exit codes", *(f"{code.value:>3}  {text}" for code, text in MEANING.items())])

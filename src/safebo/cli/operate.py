@@ -150,6 +150,7 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     """Run experiments until something ends it, and leave with its exit code."""
     from safebo.cli.terminal import Person, Terminal, at_terminal
     from safebo.runs.operate import End, interruptible, operate
+    from safebo.runs.plants import stop_outcome
     from safebo.runs.starts import next_start
 
     spec = campaign.ledger.config.plant
@@ -168,15 +169,19 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     try:
         with interruptible(terminal.say), terminal:
             result = operate(campaign, driven, terminal, who=who, **options)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        said = f"Interrupted. {stop_outcome(interrupt) if plant is not None else ''}".strip()
+        if not as_json:  # before the database is asked
+            console(stderr=True).print(said, style="bold", markup=False)
         left = campaign.ledger.pending
         out = (
             ""
             if left is None or not left.out
-            else f" Trial {left.trial.id} was handed out: `safebo resume` asks what became of it."
+            else f"Trial {left.trial.id} was handed out: `safebo resume` asks what became of it."
         )
-        said = "Interrupted." if plant is None else "Interrupted; the plant was stopped."
-        _finish(campaign, Code.INTERRUPTED, "interrupted", f"{said}{out}", 0, as_json)
+        if not as_json and not out:
+            raise typer.Exit(Code.INTERRUPTED) from None
+        _finish(campaign, Code.INTERRUPTED, "interrupted", f"{said} {out}".strip() if as_json else out, 0, as_json)
     finally:
         if driven is not None:
             with contextlib.suppress(Exception):
