@@ -83,7 +83,7 @@ def _sqlite(given: Path, create: bool, read_only: bool) -> Database:
         made = sqlite3.connect(uri, uri=True, timeout=WAIT, isolation_level=None, check_same_thread=False)
         try:
             if not read_only:
-                made.execute("PRAGMA journal_mode=WAL")
+                _log_ahead(made)
             made.execute("PRAGMA synchronous=FULL")  # every commit is synced: nothing told is lost in a power cut
             made.execute("PRAGMA foreign_keys=ON")
         except BaseException:
@@ -94,6 +94,19 @@ def _sqlite(given: Path, create: bool, read_only: bool) -> Database:
     engine = sa.create_engine("sqlite://", creator=connection, poolclass=sa.pool.QueuePool, pool_size=5, max_overflow=60)
     listening.listen(engine, "begin", _begin)
     return Database(engine, str(given), path)
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Writers that do not hinder readers. SQLite does not wait here where several processes make a file at the same moment."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def _file(given: Path, create: bool, read_only: bool) -> Path:

@@ -127,6 +127,11 @@ class Store:
         """The kind of database: "sqlite" or "postgresql"."""
         return self._engine.dialect.name
 
+    @property
+    def identity(self) -> str:
+        """Names the database, however it was written down."""
+        return self.where if self._file is None else str(self._file[0])
+
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
