@@ -86,6 +86,10 @@ class DriveLostError(DrivenError):
     shown = False  # whether the message has the measurements that could not be stored
 
 
+class UntrustedPlantError(ConflictError):
+    """The record of a run names a program that this user has not agreed to run on this computer."""
+
+
 class PendingTrialError(ConflictError):
     """A trial was handed out and nothing was told about it. Only a person knows whether it was executed."""
 

@@ -67,7 +67,15 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        from safebo.exceptions import DrivenError, PendingTrialError, PlantError, SafeboError, SafeboWarning, StorageError
+        from safebo.exceptions import (
+            DrivenError,
+            PendingTrialError,
+            PlantError,
+            SafeboError,
+            SafeboWarning,
+            StorageError,
+            UntrustedPlantError,
+        )
 
         try:
             with warnings.catch_warnings():
@@ -81,7 +89,7 @@ class Commands(TyperGroup):
                 "interrupted; the same command continues with what is not finished." if resumes else "interrupted.",
                 Code.INTERRUPTED,
             )
-        except (DrivenError, PendingTrialError) as error:
+        except (DrivenError, PendingTrialError, UntrustedPlantError) as error:
             fail(ctx, error, Code.PERSON)
         except PlantError as error:
             fail(ctx, error, Code.INPUT if isinstance(error, ValueError) else Code.ABORTED)
