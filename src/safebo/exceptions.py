@@ -135,7 +135,7 @@ class JitterWarning(SafeboWarning):
 
 
 class NoGuaranteeWarning(SafeboWarning):
-    """What was chosen to certify experiments promises nothing."""
+    """What was chosen to certify experiments promises nothing, or has been seen to promise too much."""
 
 
 class NormRefutedWarning(SafeboWarning):
@@ -148,6 +148,10 @@ class ScaleWarning(SafeboWarning):
 
 class UnsafeMeasurementWarning(SafeboWarning):
     """A measurement lies outside a limit."""
+
+
+class SettingsWarning(SafeboWarning):
+    """Settings that deserve a second look before anything moves."""
 
 
 class StopFailedWarning(SafeboWarning):
