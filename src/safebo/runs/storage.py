@@ -356,7 +356,8 @@ class Store:
 
     def _head(self, connection: sa.Connection, name: str, lock: bool = False) -> Head:
         query = sa.select(_runs.c.id, _runs.c.name, _runs.c.since, _runs.c.head, _runs.c.seal).where(_runs.c.name == name)
-        found = connection.execute(query.with_for_update() if lock else query).one_or_none()  # who appends to the same run waits
+        query = query.with_for_update() if lock else query  # who appends to the same run waits
+        found = connection.execute(query).one_or_none() if name.isprintable() else None  # others cannot be asked for, see create
         if found is None:
             raise self._unknown(connection, name)
         return Head(*found)
