@@ -252,7 +252,7 @@ def _free_objective():
 
 def test_a_map_of_the_margin(plane, two_outputs, tmp_path):
     figure = report.plot_state(plane, field="margin")
-    assert figure.axes[1].get_ylabel() == "objective, certified distance to the limits"
+    assert figure.axes[1].get_ylabel() == "margin of objective"
     assert len(found(figure.axes[0], "limit")) == 1
     saved(figure, tmp_path / "margin.png")
     output = two_outputs.state.outputs[1]

@@ -12,7 +12,7 @@ from safebo.exceptions import UnsafeMeasurementWarning
 from safebo.runs import Campaign, RunConfig, Store
 from safebo.runs import ledger as rules
 from safebo.runs.starts import approve_start, send_start
-from safebo.runs.words import KINDS, event_text, moment, moments, standing
+from safebo.runs.words import KINDS, Standing, event_text, moment, moments
 from tests.runs.common import optimizer, plant
 
 UNITS = {"a": "V", "objective": "K"}
@@ -94,10 +94,7 @@ def test_new_kinds_have_words_too(run):
     from safebo.runs.storage import Event
 
     settings = run.ledger.state.settings
-    assert (
-        event_text(Event("voided", {"number": 3, "reason": "typo"}), settings, {})
-        == "Measurement 3 does not count any more: typo"
-    )
+    assert event_text(Event("voided", {"number": 3, "reason": "typo"}), settings, {}) == "Measurement 3 was taken back: typo"
     assert "was withdrawn" in event_text(Event("withdrawn", {"trial": "3-x", "reason": "a new measurement"}), settings, {})
     assert event_text(Event("of the future", {}), settings, {}) == ""
 
@@ -117,9 +114,9 @@ def test_times_are_to_the_second_and_name_their_zone(monkeypatch):
 
 def test_who_drives_it(run):
     by = "process 12 on host since 2025-03-01T10:12:31+00:00"
-    assert standing(run.ledger, by) == ("running", "process 12 on host", f"driven by {by}")
-    assert standing(run.ledger, "")[0] == "open"
+    assert Standing.of(run.ledger).words(by) == ("running", "process 12 on host", f"driven by {by}")
+    assert Standing.of(run.ledger).words("")[0] == "open"
     run.configure(plant={"type": "manual"})
-    assert standing(run.ledger, "") == ("open", "nobody", "nobody drives it")
+    assert Standing.of(run.ledger).words("") == ("open", "nobody", "nobody drives it")
     run.pause()
-    assert standing(run.ledger, "") == ("paused", "-", "")
+    assert Standing.of(run.ledger).words("") == ("paused", "-", "")

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from safebo import Box, Fixed, SafeOptimizer
 from safebo.runs import Campaign, RunConfig
+from safebo.runs.driving import driving
 from safebo.runs.starts import send_start
 from safebo.server import Tokens
 from tests.server.conftest import LINE, OPERATOR, RIG, VIEWER, Served, truth
@@ -69,6 +70,7 @@ def events(served: Served, *kinds: str) -> list[tuple[str, str]]:
 
 
 def status(page: Page, text: str) -> None:
+    text = "open" if text == "running" else text  # no process drives the runs of these tests
     expect(page.locator("#status")).to_have_text(text, timeout=15_000)
 
 
@@ -283,7 +285,7 @@ def test_a_lost_connection_is_announced_and_mended(served: Served, opened: Calla
     served.operator.post(f"{run}/pause", json={"reason": "behind its back"})
     expect(page.locator("#lost")).to_contain_text(re.compile(r"No connection since \d"), timeout=25_000)
     expect(page.get_by_role("button", name="Approve")).to_be_disabled()
-    expect(page.locator("#status")).to_have_text("was running")
+    expect(page.locator("#status")).to_have_text("was open")
     page.locator("#stop").click()
     expect(page.locator("#error")).to_contain_text("NOT STOPPED")
     page.screenshot(path=SHOTS / "lost.png")
@@ -467,7 +469,7 @@ def test_what_another_process_does_appears(served: Served, opened: Callable[...,
     status(page, "running")
     Campaign.open(served.store, "line").stop("from the terminal", who="anna")
     status(page, "stopped")
-    expect(page.locator("#log li").first).to_contain_text("from the terminal by anna")
+    expect(page.locator("#log li").first).to_contain_text("from the terminal (by anna)")
 
 
 def test_a_start_waits_for_its_approval(served: Served, opened: Callable[..., Page]) -> None:
@@ -481,3 +483,122 @@ def test_a_start_waits_for_its_approval(served: Served, opened: Callable[..., Pa
     expect(page.locator("#next")).to_contain_text("approved by olga")
     assert send_start(campaign) == {"kp": 2.0}
     expect(page.locator("#next")).to_contain_text("waiting for its measurement")
+
+
+def test_rejected_aborted_and_taken_back(served: Served, opened: Callable[..., Page]) -> None:
+    run = plane(served, 3)
+    served.operator.post(f"{run}/reject", json={"trial": served.operator.get(run).json()["pending"]["id"], "reason": "too fast"})
+    served.operator.post(f"{run}/abort", json={"params": {"kp": 4.0, "kd": 0.9}, "reason": "the arm is blocked"})
+    page = opened("plane")
+    expect(page.locator("#slice svg .rejected").first).to_be_attached()
+    expect(page.locator("#slice svg .aborted").first).to_be_attached()
+    for text in ("rejected", "aborted"):
+        expect(page.locator("#progress .legend")).to_contain_text(text)
+        expect(page.locator("#slice .legend")).to_contain_text(text)
+    expect(page.locator("#progress svg[role=img] .rejected title").first).to_have_text(re.compile("rejected: too fast at kp = "))
+    expect(page.locator("#counts")).to_contain_text("rejected1")
+    Campaign.open(served.store, "plane").void(3, "a typing error", who="anna")
+    expect(page.locator("#progress svg[role=img] .gone").first).to_be_attached()
+    told = page.locator("#log li", has_text="told").filter(has=page.locator("strong", has_text=re.compile("^3 $")))
+    expect(told.locator(".gone")).to_contain_text("measured: objective")
+    expect(told).to_contain_text("taken back by anna: a typing error")
+    expect(page.locator("#log")).to_contain_text("certified with a measurement that was taken back later")
+    expect(page.locator("#progress .doubtful").first).to_be_attached()
+    expect(page.locator("#age")).to_be_hidden()
+    page.screenshot(path=SHOTS / "taken-back.png", full_page=True)
+
+
+def test_the_record_is_in_words_with_the_entry_behind_a_fold(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    Campaign.open(served.store, "line").configure(who="anna", experiments=7, confirm=True)
+    page = opened()
+    row = page.locator("#log li").first
+    expect(row).to_contain_text("The run makes 7 experiments in all; Experiments need approval from now on (by anna)")
+    assert "{" not in page.locator("#log").inner_text()
+    row.locator("summary").click()
+    expect(row.locator("pre")).to_contain_text('"experiments": 7')
+    Campaign.open(served.store, "line").pause("lunch")
+    expect(page.locator("#log li").first).to_contain_text("The run was paused: lunch")
+    expect(page.locator("#log li").nth(1).locator("pre")).to_be_visible()  # what is open stays open
+    time_ = page.locator("#log li time").first
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", time_.inner_text()) and re.search(r"\.\d{6}", time_.get_attribute("title") or "")
+    expect(page.locator("#zone")).to_contain_text("times in")
+
+
+def test_a_picture_that_is_not_of_the_present_says_so(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create()
+    page = opened()
+    expect(page.locator("#slice svg").first).to_be_visible()
+    expect(page.locator("#age")).to_be_hidden()
+    held: list[Any] = []
+    slow = [True]  # the server takes its time
+    page.route("**/slice?*", lambda route: held.append(route) if slow else route.continue_())
+    served.operator.post(f"{run}/tell", json={"params": {"kp": 2.1}, "objective": 0.85})
+    expect(page.locator("#age")).to_have_text("Computed from 1 measurements, 2 are in. Being computed anew …")
+    expect(page.locator("#slice")).to_have_class("old")
+    page.screenshot(path=SHOTS / "old.png")
+    slow.clear()
+    for route in held:
+        route.continue_()
+    expect(page.locator("#age")).to_be_hidden()
+    expect(page.locator("#slice")).to_have_class("")
+
+
+def test_the_next_trial_lies_in_the_safe_area(served: Served, opened: Callable[..., Page]) -> None:
+    plane(served, 0)
+    page = opened("plane")
+    expect(page.locator("#slice image")).to_have_count(1)
+    inside = page.evaluate(
+        """async () => {
+          const mark = document.querySelector('#slice .trial-fill'), image = document.querySelector('#slice image');
+          const [, x, y] = mark.getAttribute('d').match(/M([\\d.]+) ([\\d.]+)/).map(Number), picture = new Image();
+          picture.src = image.getAttribute('href');
+          await picture.decode();
+          const canvas = document.createElement('canvas');
+          Object.assign(canvas, { width: picture.width, height: picture.height });
+          const pen = canvas.getContext('2d'), box = ['x', 'y', 'width', 'height'].map((n) => Number(image.getAttribute(n)));
+          pen.drawImage(picture, 0, 0);
+          const at = [(x - box[0]) / box[2] * picture.width, (y + 10 - box[1]) / box[3] * picture.height];
+          return pen.getImageData(Math.floor(at[0]), Math.floor(at[1]), 1, 1).data[3];
+        }"""
+    )
+    assert inside == 255  # what is not certified is pale
+
+
+def test_a_surprising_value_is_asked_for_twice(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create()
+    trial = served.operator.post(f"{run}/ask").json()["trial"]
+    page = opened()
+    expect(page.get_by_text("waiting for its measurement")).to_be_visible()
+    page.keyboard.press("m")
+    page.get_by_role("textbox", name="objective").fill("46")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text(re.compile(r"objective: 46 was measured, \S+ to \S+ is certified"))
+    assert served.viewer.get(run).json()["measurements"] == 1
+    page.get_by_role("textbox", name="objective").fill(str(truth(trial["params"])))
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("None is pending")).to_be_visible()
+
+
+def test_who_drives_it(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    page = opened()
+    status(page, "open")
+    expect(page.locator("#counts")).to_contain_text("a program, or clients over HTTP may ask; nobody has asked yet")
+    with driving(Campaign.open(served.store, "line")):
+        expect(page.locator("#status")).to_have_text("running")
+        expect(page.locator("#counts")).to_contain_text(
+            re.compile(r"running, driven by process \d+ on \S+ since \d\d:\d\d:\d\d(?!\.)")
+        )
+    status(page, "open")
+
+
+def test_without_a_run_the_page_says_how_to_make_one(start: Callable[..., Served], browser: Browser) -> None:
+    served = start(Tokens())
+    page = browser.new_page()
+    page.goto(served.url)
+    expect(page.locator("#none")).to_contain_text("safebo init")
+    served.stranger.post("/runs", json=LINE)
+    status(page, "open")
+    expect(page.locator("#none")).to_be_hidden()
+    page.close()

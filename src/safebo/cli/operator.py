@@ -65,10 +65,12 @@ def tell(
         elif receipt.violated:
             shown = ", ".join(f"{name} = {value:g}" for name, value in receipt.violated.items())
             console(stderr=True).print(
-                f"recorded; OUTSIDE THE LIMIT: {shown}; the run is {receipt.status}", style="bold red", markup=False
+                f"recorded as measurement {campaign.ledger.told}; OUTSIDE THE LIMIT: {shown}; the run is {receipt.status}",
+                style="bold red",
+                markup=False,
             )
         else:
-            console().print(f"recorded; the run is {receipt.status}", markup=False)
+            console().print(f"recorded as measurement {campaign.ledger.told}; the run is {receipt.status}", markup=False)
     raise typer.Exit(code)
 
 

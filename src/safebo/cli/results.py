@@ -44,7 +44,6 @@ def summary(campaign: Campaign) -> dict[str, Any]:
 
     ledger = campaign.ledger
     state, pending = ledger.state, ledger.pending
-    names = [o.name for o in state.outputs]
     inside = state.inside()
     safe = [i for i in range(state.step) if inside[i]]
     top = max(safe, key=lambda i: state.samples[i].values[0], default=None)
@@ -61,13 +60,11 @@ def summary(campaign: Campaign) -> dict[str, Any]:
         "planned": ledger.config.experiments,
         "measurements": state.step,
         "violations": len(ledger.violations),
+        "voided": [v.number for v in ledger.voided],
+        "doubtful": sorted(ledger.doubtful),
         "aborts": len(state.aborts),
-        "best_measured": None
-        if top is None
-        else {
-            "params": state.settings.domain.as_dict(state.settings.domain.point(state.samples[top].point)),
-            "values": dict(zip(names, state.samples[top].values, strict=True)),
-        },
+        "last_measured": None if not ledger.numbers else _measured(ledger, len(ledger.numbers) - 1),
+        "best_measured": None if top is None else _measured(ledger, top),
         "pending": None
         if pending is None
         else {
@@ -92,11 +89,20 @@ def summary(campaign: Campaign) -> dict[str, Any]:
     }
 
 
+def _measured(ledger: Ledger, index: int) -> dict[str, Any]:
+    """A measurement with its number."""
+    state = ledger.state
+    sample, domain = state.samples[index], state.settings.domain
+    values = dict(zip([o.name for o in state.outputs], sample.values, strict=True))
+    return {"number": ledger.numbers[index], "params": domain.as_dict(domain.point(sample.point)), "values": values}
+
+
 @app.command(rich_help_panel=LOOK)
 def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     """Where a run stands: who drives it, experiments, violations, the pending experiment, the best measurement so far."""
     from safebo.cli.terminal import quantities
-    from safebo.runs.words import moments, standing
+    from safebo.report.scene import was_rejected
+    from safebo.runs.words import Standing, moments
 
     with opened(run, db) as (_, campaign):
         content, ledger = summary(campaign), campaign.ledger
@@ -105,17 +111,22 @@ def status(run: Run, db: Database = None, as_json: Json = False) -> None:
         return
     out, units = console(), ledger.config.units
     planned = "" if content["planned"] is None else f" of {content['planned']}"
-    word, _, how = standing(ledger, content["driver"])
+    word, _, how = Standing.of(ledger).words(content["driver"])
     if word == "open" and ledger.config.plant.get("type") not in (None, "http"):
         how += f"; `safebo resume {place(run, db)}` goes on"
     why = f" ({ledger.reason.rstrip('.')})" if ledger.reason else ""
     how = f", {moments(how, local=True)}" if how else ""
     out.print(f"{ledger.name}: {word}{why}{how}", style="bold", markup=False)
     out.print(f"{content['experiments']}{planned} experiments, {content['measurements']} measurements", markup=False)
-    out.print(f"{content['violations']} outside a limit, {content['aborts']} aborted", markup=False)
-    if content["best_measured"]:
-        best = content["best_measured"]
-        out.print(f"best measured: {quantities(best['values'], units)} at {quantities(best['params'], units)}", markup=False)
+    refused = sum(was_rejected(abort.reason) for abort in ledger.state.aborts)
+    gone = f", {len(ledger.voided)} taken back" if ledger.voided else ""
+    text = f"{content['violations']} outside a limit, {content['aborts'] - refused} aborted, {refused} rejected{gone}"
+    out.print(text, markup=False)
+    for which in ("best", "last"):
+        found = content[f"{which}_measured"]
+        if found is not None and (which == "best" or found != content["best_measured"]):
+            text = f"{quantities(found['values'], units)} at {quantities(found['params'], units)} (number {found['number']})"
+            out.print(f"{which} measured: {text}", markup=False)
     pending = content["pending"]
     if pending:
         out.print(f"pending: {pending['trial']}, {quantities(pending['params'], units)}, {_state(pending, ledger)}", markup=False)
@@ -146,7 +157,7 @@ def list_runs(db: Database = None, as_json: Json = False) -> None:
 
     from safebo.runs import Campaign, Store
     from safebo.runs.config import DATABASE
-    from safebo.runs.words import moment, standing
+    from safebo.runs.words import Standing, moment
 
     with Store.open(db or DATABASE, create=False) as store:
         campaigns = [Campaign.open(store, name) for name in store.names()]
@@ -159,7 +170,7 @@ def list_runs(db: Database = None, as_json: Json = False) -> None:
     for column in ("run", "status", "driven by", "experiments", "outside", "aborted", "best", "created"):
         table.add_column(column, overflow="fold")
     for ledger, content in zip(ledgers, found, strict=True):
-        word, by, _ = standing(ledger, content["driver"])
+        word, by, _ = Standing.of(ledger).words(content["driver"])
         planned = "" if content["planned"] is None else f" of {content['planned']}"
         best = content["best_measured"]
         table.add_row(

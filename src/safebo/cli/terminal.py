@@ -96,7 +96,7 @@ class Terminal:
         outputs = ledger.state.outputs
         outside = [o.name for o in outputs if not o.satisfied(values[o.name])]
         label = "start" if step.pending is None else str(ledger.experiments)
-        line = f"{label:>5}  {quantities(step.params, units)}  ->  {quantities(values, units)}"
+        line = f"{label:>5}  {quantities(step.params, units)}  ->  {quantities(values, units)}  (number {ledger.told})"
         with self.quiet():
             if outside:
                 self.err.print(f"{line}  OUTSIDE THE LIMIT: {', '.join(outside)}", style="bold red", markup=False)
@@ -183,6 +183,8 @@ def read_line(over: Callable[[], bool]) -> str | None:
 
 class Person:
     """A plant that is a person: reads what to set, runs the experiment, enters the measurement."""
+
+    has_stop = False  # the person has to
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal

@@ -31,6 +31,9 @@ from safebo.runs.transfer import Experiment, experiments
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DOUBT = "†"
+"""Marks a certificate that rested on a measurement that was taken back later."""
+
 SLICES = 8
 """One-dimensional slices shown at most, per output."""
 
@@ -130,6 +133,7 @@ class _Page:
             ("outside a limit", str(len(ledger.violations)), "bad" if ledger.violations else "good"),
             ("aborted", str(aborted), "warn" if aborted else ""),
             ("rejected", str(rejected), ""),
+            *([("taken back", str(len(ledger.voided)), "warn")] if ledger.voided else []),
             ("probability of a certificate", describe.percent(given.probability), ""),
         ]
         body = "".join(f'<div class="card {mood}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, mood in cards)
@@ -143,7 +147,7 @@ class _Page:
             best.params.items(), domain.bounds.values(), strict=True)]  # fmt: skip
         unit = self.ledger.config.units.get("objective", "")
         value = describe.with_unit(f"{best.mean:.4g}", unit)
-        safe = [e for e in self.made if e.inside]
+        safe = [e for e in self.made if e.inside and e.kind == "measured"]
         top = max(safe, key=lambda e: e.values["objective"], default=None)
         measured = ""
         if top is not None:
@@ -204,22 +208,29 @@ class _Page:
         outputs = [self.named(o.name) for o in self.outputs]
         header = ["#", "time (UTC)", *map(self.named, names), *outputs, "inside every limit", "by", "approved"]
         rows, classes = [], []
-        number = 0
         for e in self.made:
-            number += e.kind == "measured" and e.trial is not None
-            label = str(number) if e.kind == "measured" and e.trial is not None else "start" if e.kind == "measured" else "-"
+            label = (
+                "-"
+                if e.number is None
+                else f"{e.number}"
+                if e.trial is not None
+                else f'{e.number} <span class="quiet">start</span>'
+            )
             row = [label, clock(e.time), *(f"{e.params[n]:.5g}" for n in names), *(self.value(e, o) for o in self.outputs)]
-            told = e.reason if e.reason.startswith(e.kind) else f"{e.kind}: {e.reason}"
-            verdict = {True: "yes", False: "<b>NO</b>", None: escape(told)}[e.inside]
+            told = e.reason if e.reason.startswith(e.kind) else f"{_KINDS.get(e.kind, e.kind)}: {e.reason}".removesuffix(": ")
+            verdict = escape(told) if e.kind != "measured" else "yes" if e.inside else "<b>NO</b>"
             approved = "" if e.approved is None else f"{escape(e.approved[0])}, {clock(e.approved[1])}"
             rows.append([*row, verdict, escape(e.who), approved])
-            classes.append("violation" if e.inside is False else "aborted" if e.inside is None else "")
+            classes.append({"measured": "violation" if e.inside is False else "", "voided": "voided"}.get(e.kind, "aborted"))
         return (
             "<section><h2>Safety record</h2>"
             + self.verdict()
             + table(header, rows, classes)
             + '<p class="quiet">Below each measurement is the interval that it was certified with before it ran. "start" marks '
-            "measurements that nobody asked for: the start, and those from earlier.</p></section>"
+            "measurements that nobody asked for: the start, and those from earlier."
+            + (" Measurements that were taken back are crossed out: they do not count." if self.ledger.voided else "")
+            + (f" {DOUBT} was certified with a measurement that was taken back later." if self.ledger.doubtful else "")
+            + "</p></section>"
         )
 
     def value(self, e: Experiment, output: Output) -> str:
@@ -227,11 +238,14 @@ class _Page:
         certified = ""
         if e.trial is not None:
             low, high = e.trial.bounds[output.name]
-            certified = f'<br><span class="quiet">{low:.3g} to {high:.3g}</span>'
+            doubt = f" {DOUBT}" if e.trial.id in self.ledger.doubtful else ""
+            certified = f'<br><span class="quiet">{low:.3g} to {high:.3g}{doubt}</span>'
         if output.name not in e.values:
             return f"-{certified}"
         value = e.values[output.name]
         text = f"{value:.4g}" + (" *" if self.surprising(e, output) else "")
+        if e.kind == "voided":
+            return f"<s>{text}</s>{certified}"
         return (text if output.satisfied(value) else f"<b>{text}</b>") + certified
 
     def surprising(self, e: Experiment, output: Output) -> bool:
@@ -243,6 +257,7 @@ class _Page:
     def verdict(self) -> str:
         certified = [e for e in self.made if e.kind == "measured" and e.trial is not None]
         broken = [e for e in certified if not e.inside]
+        doubtful = sum(e.trial is not None and e.trial.id in self.ledger.doubtful for e in certified)
         surprises = sum(self.surprising(e, o) for e in certified for o in self.outputs)
         refuted = sum(len(e.trial.refutations) for e in self.made if e.trial is not None)
         text = f"{len(certified)} certified experiments were measured, "
@@ -253,7 +268,9 @@ class _Page:
             )
         if refuted:
             text += f"The data refuted {refuted} norm bounds, which were raised. "
-        mood = "bad" if broken else "warn" if surprises else "good"
+        if doubtful:
+            text += f"{doubtful} of them were certified with a measurement that was taken back later ({DOUBT}). "
+        mood = "bad" if broken else "warn" if surprises or doubtful else "good"
         return f'<p class="note {mood}">{text.strip()}</p>'
 
     def other_events(self) -> str:
@@ -338,6 +355,8 @@ class _Page:
             f"<code>{escape(self.events[-1].digest)}</code></p>{file}</section>"
         )
 
+
+_KINDS = {"voided": "taken back"}
 
 _SHOWN = (
     "created", "approved", "rejected", "retried", "aborted", "withdrawn", "voided", "paused", "resumed", "stopped", "exhausted",

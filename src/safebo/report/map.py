@@ -85,7 +85,7 @@ def draw_map(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Option
     bar = figure.colorbar(pictures[0], ax=panels[: len(images)], pad=0.02, extend=_extend(images, low, high))
     bar.outline.set_visible(False)
     label = options.named(output.name)
-    bar.set_label(f"{label}, {FIELDS[options.field]}" if options.field in ("width", "margin") else label)
+    bar.set_label({"width": f"{label}, {FIELDS['width']}", "margin": f"margin of {label}"}.get(options.field, label))
     if cut.fixed:
         figure.suptitle(held_text(cut, options), fontsize="medium")
     if options.legend if options.legend is not None else axes is None:

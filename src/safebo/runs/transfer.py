@@ -31,6 +31,7 @@ COLUMNS = (
     "reason",
     "context",
     "number",
+    "doubtful",
 )
 """What a CSV file holds beside parameters, outputs, and `<output>.lower` and `<output>.upper`, the certified interval."""
 
@@ -54,6 +55,7 @@ class Experiment:
     reason: str = ""
     context: dict[str, Any] | None = None
     number: int | None = None  # of a measurement, as it was told
+    doubtful: bool = False  # its certificate rested on a measurement that was taken back later
 
 
 def experiments(ledger: Ledger, events: Iterable[Event]) -> list[Experiment]:
@@ -78,7 +80,7 @@ def experiments(ledger: Ledger, events: Iterable[Event]) -> list[Experiment]:
         return Experiment(
             event.seq, event.at, event.who, "measured" if gone is None else "voided", params,
             dict(zip(names, values, strict=True)), inside, trials.get(trial), consent, "" if gone is None else gone.reason,
-            rest[0] if rest else None, number,
+            rest[0] if rest else None, number, trial in ledger.doubtful,
         )  # fmt: skip
 
     def aborted(event: Event, entry: list[Any]) -> Experiment:
@@ -135,6 +137,7 @@ def to_csv(ledger: Ledger, events: Iterable[Event]) -> str:
             "reason": e.reason,
             "context": "" if e.context is None else json.dumps(e.context),
             "number": "" if e.number is None else str(e.number),
+            "doubtful": "yes" if e.doubtful else "",
         }
         plain = {name: repr(value) for name, value in {**e.params, **e.values}.items()}
         certified = {} if e.trial is None else {

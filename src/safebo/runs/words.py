@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from safebo.runs.describe import plant_text, with_unit
 from safebo.runs.ledger import Ledger
@@ -31,21 +31,33 @@ def moments(text: str, *, local: bool = False) -> str:
     return _STAMP.sub(lambda found: moment(found.group(), local=local), text)
 
 
-def standing(ledger: Ledger, driver: str) -> tuple[str, str, str]:
-    """A run in one word, who drives it, and the same in a sentence. A run that nobody drives is open.
+class Standing(NamedTuple):
+    """What a run's record says about where it stands."""
 
-    driver   what `driving.driver` says: empty if nobody does
-    """
-    if driver:
-        return ledger.status, driver.partition(" since ")[0], f"driven by {driver}"
-    if ledger.status != "running":
-        return ledger.status, "-", ""
-    kind = ledger.config.plant.get("type")
-    if kind in (None, "http"):
-        who = "clients over HTTP" if kind else "a program, or clients over HTTP"
-        asked = f"last asked {ledger.asked_at}" if ledger.asked_at else "nobody has asked yet"
-        return "open", who.split(", or ")[-1], f"{who} may ask; {asked}"
-    return "open", "nobody", "nobody drives it"
+    name: str
+    status: str
+    plant: str  # type of the plant; empty if the run does not say
+    asked_at: str
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Standing:
+        """That of a run."""
+        return cls(ledger.name, ledger.status, ledger.config.plant.get("type", ""), ledger.asked_at)
+
+    def words(self, driver: str) -> tuple[str, str, str]:
+        """The run in one word, who drives it, and the same in a sentence. A run that nobody drives is open.
+
+        driver   what `driving.driver` says: empty if nobody does
+        """
+        if driver:
+            return self.status, driver.partition(" since ")[0], f"driven by {driver}"
+        if self.status != "running":
+            return self.status, "-", ""
+        if self.plant in ("", "http"):
+            who = "clients over HTTP" if self.plant else "a program, or clients over HTTP"
+            asked = f"last asked {self.asked_at}" if self.asked_at else "nobody has asked yet"
+            return "open", "clients over HTTP", f"{who} may ask; {asked}"
+        return "open", "nobody", "nobody drives it"
 
 
 def values_text(values: Mapping[str, float], units: Mapping[str, str], digits: int = 5) -> str:
@@ -54,8 +66,11 @@ def values_text(values: Mapping[str, float], units: Mapping[str, str], digits: i
 
 
 def event_text(event: Event, settings: Settings, units: Mapping[str, str]) -> str:
-    """An entry of the record as a sentence, without who and when."""
-    return _TEXTS.get(event.kind, _unknown)(event.body, settings, units)
+    """An entry of the record as a sentence, without who and when; empty for one that this version does not understand."""
+    try:
+        return _TEXTS.get(event.kind, _unknown)(event.body, settings, units)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return ""
 
 
 Words = Callable[[Mapping[str, Any], Settings, Mapping[str, str]], str]
@@ -143,7 +158,7 @@ def _change(key: str, value: Any, units: Mapping[str, str]) -> str:
 
 
 def _voided(body: Mapping[str, Any], settings: Settings, units: Mapping[str, str]) -> str:
-    return _because(f"Measurement {body['number']} does not count any more", body.get("reason"))
+    return _because(f"Measurement {body['number']} was taken back", body.get("reason"))
 
 
 def _unknown(body: Mapping[str, Any], settings: Settings, units: Mapping[str, str]) -> str:
@@ -157,7 +172,7 @@ _TEXTS: dict[str, Words] = {
     "rejected": _trial("was rejected"),
     "started": _trial("was handed out to be run"),
     "retried": _trial("was certainly not executed and may be run once more"),
-    "withdrawn": _trial("was withdrawn: its certificate is not of the present measurements"),
+    "withdrawn": _trial("was withdrawn"),
     "told": _told,
     "voided": _voided,
     "aborted": _aborted,

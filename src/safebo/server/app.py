@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import math
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +23,12 @@ from starlette.exceptions import HTTPException
 
 from safebo import __version__
 from safebo.exceptions import ConflictError, InvalidValueError, PendingTrialError, SafeboError, UnknownRunError
+from safebo.runs import driving
 from safebo.runs.campaign import Campaign, Receipt, user
 from safebo.runs.ledger import Ledger
 from safebo.runs.starts import approve_start
 from safebo.runs.storage import LONGEST_NAME, Store
+from safebo.runs.words import Standing
 from safebo.server import answers
 from safebo.server import models as m
 from safebo.server.auth import Caller, Tokens
@@ -44,6 +48,9 @@ Result = TypeVar("Result")
 STATIC = Path(__file__).parent / "static"
 PAGE = {"": ("index.html", "text/html"), "app.js": ("app.js", "text/javascript"), "charts.js": ("charts.js", "text/javascript")}
 PAGE |= {"style.css": ("style.css", "text/css"), "icon.svg": ("icon.svg", "image/svg+xml")}
+
+DRIVER_KEPT = 1.0
+"""Seconds for which it is not asked again who drives a run."""
 
 WAITING = "Waiting for an operator's approval: do not run it yet. Ask again with the same Idempotency-Key."
 Key = Annotated[
@@ -68,7 +75,8 @@ class Office:
         self.looking = Looking(partial(computed, self.desk) if apart is None else Apart(apart), limits)
         self._turns: dict[str, asyncio.Lock] = {}
         self._waiting: Counter[str] = Counter()
-        self._lines: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._lines: dict[str, tuple[int, Standing, dict[str, Any]]] = {}
+        self._drivers: dict[str, tuple[float, str]] = {}
         self.feed = Feed(lambda record: self.read(record.update))
 
     async def read(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -121,6 +129,7 @@ class Office:
             waiting = waiting or (start is not None and start["waiting"])
             known = (
                 ledger.seq,
+                Standing.of(ledger),
                 {
                     "name": name,
                     "title": ledger.config.title,
@@ -132,7 +141,17 @@ class Office:
                 },
             )
             self._lines[name] = known
-        return known[1]
+        driver = self.driver(name)
+        return {**known[2], "driver": driver, "standing": answers.standing(known[1], driver)}
+
+    def driver(self, name: str) -> str:
+        """Who drives a run; all who want to know within a moment get the same answer."""
+        now = time.monotonic()
+        asked, known = self._drivers.get(name, (-math.inf, ""))
+        if now - asked > DRIVER_KEPT:
+            known = driving.driver(self.store, name)
+            self._drivers[name] = now, known
+        return known
 
     def changed_at(self, ledger: Ledger) -> str:
         """When the last event happened."""
@@ -234,7 +253,7 @@ def _reading(office: Office) -> APIRouter:
         def work() -> dict[str, Any]:
             run = desk.run(name)
             ledger = run.ledger
-            return answers.state(run, ledger, office.changed_at(ledger), who)
+            return answers.state(run, ledger, office.changed_at(ledger), who, office.driver(name))
 
         return await office.read(work)
 

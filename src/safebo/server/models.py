@@ -353,6 +353,13 @@ class StartAnswer(Answer):
     waiting: bool
 
 
+class StandingAnswer(Answer):
+    """Where a run stands, for a person: in one word, such as open (nobody drives it), and who drives it in a sentence."""
+
+    word: str
+    text: str
+
+
 class RunAnswer(Answer):
     """A run, without its data."""
 
@@ -360,6 +367,9 @@ class RunAnswer(Answer):
     title: str
     notes: str
     status: str
+    driver: Annotated[str, Field(description="The process that drives it at this moment; empty: nobody does.")]
+    standing: StandingAnswer
+    asked_at: Annotated[str | None, Field(description="When a trial was last asked for or handed out.")]
     reason: str
     cause: Annotated[str, Field(description="Why nothing is asked for: paused, stopped, violation, ...; empty while it runs.")]
     advice: str
@@ -392,6 +402,8 @@ class RunLine(Answer):
     name: str
     title: str
     status: str
+    driver: Annotated[str, Field(description="The process that drives it at this moment; empty: nobody does.")]
+    standing: StandingAnswer
     measurements: int
     violations: int
     waiting: bool
@@ -413,29 +425,27 @@ class Measured(Answer):
     params: dict[str, float]
     values: dict[str, float]
     trial: str | None
+    doubtful: Annotated[bool, Field(description="Its certificate rested on a measurement that was taken back later.")]
     outside: bool
     context: dict[str, Any] | None
 
 
-class Aborted(Answer):
-    """One aborted experiment."""
+class VoidedAnswer(Measured):
+    """A measurement that was taken back: it does not count."""
 
-    params: dict[str, float]
-    after: int
-    reason: str
-    trial: str | None
-
-
-class VoidedAnswer(Answer):
-    """One measurement that was taken back."""
-
-    number: int
-    params: dict[str, float]
-    values: dict[str, float]
-    trial: str | None
     reason: str
     who: str
     at: str
+
+
+class Aborted(Answer):
+    """One experiment without a measurement: aborted, or a trial that was rejected."""
+
+    params: dict[str, float]
+    after: Annotated[int, Field(description="Number of the measurement before it.")]
+    reason: str
+    trial: str | None
+    rejected: bool
 
 
 class Samples(Answer):
@@ -464,6 +474,8 @@ class EventAnswer(Answer):
     kind: str
     at: str
     who: str
+    text: Annotated[str, Field(description="The entry in words.")]
+    number: Annotated[int | None, Field(description="Of a measurement, as it was told.")]
     body: dict[str, Any]
 
 

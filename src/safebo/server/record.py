@@ -6,15 +6,39 @@ import threading
 from typing import Any
 
 from safebo.runs.storage import Event, Store
+from safebo.runs.words import event_text
 from safebo.server.problems import encoded
+from safebo.state import Settings, decode
 
 BATCH = 64 * 1024
 """Bytes that are sent at once."""
 
 
-def plain(item: Event) -> dict[str, Any]:
-    """One entry of the record."""
-    return {"seq": item.seq, "kind": item.kind, "at": item.at, "who": item.who, "body": item.body}
+class Reader:
+    """Puts the entries of a run into words, in their order, and counts its measurements."""
+
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+        self._units: dict[str, str] = {}
+        self._told = 0
+
+    def plain(self, item: Event) -> dict[str, Any]:
+        """One entry of the record: as it is, in words, and with its number if it is a measurement."""
+        if item.kind == "created":
+            self._settings = Settings(**{key: decode(value) for key, value in item.body["settings"].items()})
+            self._units, self._told = dict(item.body["config"].get("units", {})), len(item.body["samples"])
+        elif item.kind == "configured":
+            self._units = item.body["changes"].get("units", self._units)
+        self._told += item.kind == "told"
+        return {
+            "seq": item.seq,
+            "kind": item.kind,
+            "at": item.at,
+            "who": item.who,
+            "text": "" if self._settings is None else event_text(item, self._settings, self._units),
+            "number": self._told if item.kind == "told" else None,
+            "body": item.body,
+        }
 
 
 class Record:
@@ -24,6 +48,7 @@ class Record:
         self.store, self.name = store, name
         self._lock = threading.Lock()
         self._digest = ""
+        self._reader = Reader()
         self._events: list[bytes] = []
         self._heads: list[bytes] = []
         self._refutations: list[dict[str, Any]] = []
@@ -40,7 +65,7 @@ class Record:
                 if event.kind == "asked":
                     self._refutations += event.body["trial"]["refutations"]
                 self._heads.append(f"id: {event.seq}\nevent: {event.kind}\ndata: ".encode("ascii"))
-                self._events.append(encoded(plain(event)))
+                self._events.append(encoded(self._reader.plain(event)))
                 self._digest = event.digest
             return len(self._events)
 

@@ -5,7 +5,7 @@ import { html, line, map, named, norms, outside, place_of, progress, progressLeg
 const $ = (id) => document.getElementById(id);
 const QUIET = 12000; // milliseconds without a sign of life after which the connection counts as lost
 const EVENTS = 500; // of the record, that the page keeps
-const page = { token: sessionStorage.getItem("safebo-token"), name: null, run: null, role: "", samples: [], aborted: [], events: [], slice: null, norms: null, heard: 0, lostSince: null, view: {}, generation: 0 };
+const page = { token: sessionStorage.getItem("safebo-token"), name: null, run: null, role: "", samples: [], voided: [], told: 0, aborted: [], events: [], slice: null, norms: null, heard: 0, lostSince: null, view: {}, generation: 0 };
 
 // -- talking to the server -----------------------------------------------------------------------------------------------
 
@@ -37,7 +37,15 @@ const at = () => `/runs/${encodeURIComponent(page.name)}`;
 const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
 const RIG = ["ask", "tell", "abort", "pause", "stop"]; // what a rig may do, see Caller in auth.py
 const may = (verb) => page.role === "operator" || (page.role === "rig" && RIG.includes(verb));
-const clock = (when) => new Date(when).toLocaleTimeString([], { hour12: false });
+const two = (n) => String(n).padStart(2, "0");
+
+// A time to the second in the zone of this computer, with the day if it is not today.
+function clock(when) {
+  const t = new Date(when), time = [t.getHours(), t.getMinutes(), t.getSeconds()].map(two).join(":");
+  return t.toDateString() === new Date().toDateString() ? time : `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())} ${time}`;
+}
+
+const seconds = (text) => text.replace(/\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)?/g, clock); // times inside a text
 
 function complain(error) {
   $("error").textContent = error instanceof Refused ? error.message : `Not done: ${error.message}. Is the server reachable?`;
@@ -108,7 +116,7 @@ function freshness() {
   $("lost").hidden = !stale;
   $("stop").disabled = page.run?.status === "stopped" && !stale; // what was stopped when the connection was lost may run again
   $("resume").disabled = stale;
-  const known = page.run ? page.run.status : "no run", shown = stale && page.run ? `was ${known}` : known;
+  const known = page.run ? page.run.standing.word : "no run", shown = stale && page.run ? `was ${known}` : known;
   if ($("status").textContent !== shown) { $("status").textContent = shown; $("status").className = `pill ${stale ? "unknown" : known}`; }
   if (stale) $("lost").textContent = `No connection since ${clock(page.lostSince)}. What you see is old: do not act on it. Trying again …`;
   $("link").textContent = stale ? `lost ${clock(page.lostSince)}` : page.updated ? `live, ${clock(Math.max(page.heard, page.updated))}` : "connecting";
@@ -124,12 +132,15 @@ function soon() { clearTimeout(soon.timer); soon.timer = setTimeout(() => refres
 
 async function refresh() {
   const generation = page.generation, name = page.name;
-  const [run, fresh] = await Promise.all([get(at()), get(`${at()}/samples`, [["after", page.samples.at(-1)?.number ?? 0]])]);
+  const [run, fresh] = await Promise.all([get(at()), get(`${at()}/samples`, [["after", page.told]])]);
   if (generation !== page.generation || name !== page.name) return;
   if (page.run && run.seq < page.run.seq) return; // an answer that was overtaken
-  const changed = !page.run || fresh.measurements.length || run.voided.length !== page.run.voided.length || fresh.aborted.length !== page.aborted.length || run.pending?.id !== page.run.pending?.id;
-  const last = page.samples.at(-1)?.number ?? 0, voided = new Set(run.voided);
-  page.samples = [...page.samples, ...fresh.measurements.filter((m) => m.number > last)].filter((m) => !voided.has(m.number));
+  const changed = !page.run || fresh.measurements.length || fresh.voided.length !== page.voided.length || fresh.aborted.length !== page.aborted.length || run.pending?.id !== page.run.pending?.id;
+  const gone = new Set(fresh.voided.map((v) => v.number)), doubtful = new Set(run.doubtful);
+  page.samples = [...page.samples, ...fresh.measurements.filter((m) => m.number > page.told)].filter((m) => !gone.has(m.number));
+  for (const m of page.samples) m.doubtful = doubtful.has(m.trial);
+  page.told = Math.max(page.told, ...page.samples.map((m) => m.number), ...gone);
+  page.voided = fresh.voided;
   page.aborted = fresh.aborted;
   const first = !page.run;
   page.run = run;
@@ -139,6 +150,7 @@ async function refresh() {
   role(run.role, run.you);
   if (first) chooseAxes();
   drawAll();
+  drawLog();
   if (changed) look();
 }
 
@@ -182,11 +194,11 @@ async function reslice() {
   reslice.busy = true;
   do {
     reslice.again = false;
-    const wish = wished();
+    const wish = wished(), state = known();
     if (page.sliceOf === wish || !page.samples.length) continue;
     try {
       const slice = await fetchSlice();
-      if (wish === wished()) { Object.assign(page, { slice, sliceOf: wish }); drawSlice(); } else reslice.again = true;
+      if (wish === wished()) { Object.assign(page, { slice, sliceOf: wish, sliceKnown: state }); drawSlice(); } else reslice.again = true;
     } catch (error) { if (error instanceof Refused && error.status === 429) setTimeout(reslice, 5000); else complain(error); }
   } while (reslice.again);
   reslice.busy = false;
@@ -208,7 +220,10 @@ async function list() {
   try {
     const { runs, you, role: mine } = await get("/runs");
     role(mine, you);
-    const options = runs.map((r) => html("option", { value: r.name }, `${r.title || r.name}${r.waiting ? " – waits for approval" : r.status === "running" ? "" : ` – ${r.status}`}`));
+    const options = runs.map((r) => html("option", { value: r.name }, `${r.title || r.name} – ${r.waiting ? "waits for approval" : r.standing.word}`));
+    const mineNow = runs.find((r) => r.name === page.name);
+    if (mineNow && page.run && mineNow.status === page.run.status) { Object.assign(page.run, { driver: mineNow.driver, standing: mineNow.standing }); drawCounts(); freshness(); }
+    $("none").hidden = runs.length > 0;
     const wanted = page.name ?? (decodeURIComponent(location.hash.slice(1)) || runs[0]?.name);
     if (!$("runs").matches(":focus")) { $("runs").replaceChildren(...(options.length ? options : [html("option", {}, "no runs yet")])); if (wanted) $("runs").value = wanted; }
     if (page.name === null && wanted && runs.length) open(wanted);
@@ -217,7 +232,7 @@ async function list() {
 
 function open(name) {
   page.generation++;
-  Object.assign(page, { name, run: null, samples: [], aborted: [], events: [], slice: null, sliceOf: "", norms: null, best: null, bestOf: "", updated: 0, view: {}, lostSince: null });
+  Object.assign(page, { name, run: null, samples: [], voided: [], told: 0, aborted: [], events: [], slice: null, sliceOf: "", sliceKnown: "", norms: null, best: null, bestOf: "", updated: 0, view: {}, lostSince: null });
   for (const id of ["log", "progress", "next"]) $(id).replaceChildren();
   for (const id of ["best", "slice", "norms"]) $(id).replaceChildren(html("p", { class: "note" }, "Computing …"));
   history.replaceState(null, "", `#${encodeURIComponent(name)}`);
@@ -248,6 +263,7 @@ function drawAll() {
   drawNext();
   drawCounts();
   drawProgress();
+  drawAge();
   freshness();
 }
 
@@ -309,8 +325,9 @@ function certificate(output, trial) {
 
 function drawCounts() {
   const run = page.run, wanted = run.experiments_wanted === null ? "" : ` of ${run.experiments_wanted}`;
-  const rows = [["experiments", `${run.experiments}${wanted}`], ["measurements", run.measurements], ["aborted", run.aborted], ["violations", run.violations.length], ["approval", run.confirm ? "required" : "not required"], ["guarantee", `${show(run.probability, 3)} per certificate`]];
-  $("counts").replaceChildren(...rows.map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", { class: name === "violations" && value ? "bad" : "" }, String(value)))));
+  const by = seconds(run.standing.text);
+  const rows = [...(by ? [["stands", `${run.standing.word}, ${by}`]] : []), ["experiments", `${run.experiments}${wanted}`], ["measurements", run.measurements], ["aborted", page.aborted.filter((a) => !a.rejected).length], ["rejected", page.aborted.filter((a) => a.rejected).length], ...(page.voided.length ? [["taken back", page.voided.length]] : []), ["violations", run.violations.length], ["approval", run.confirm ? "required" : "not required"], ["guarantee", `${show(run.probability, 3)} per certificate`]];
+  $("counts").replaceChildren(...rows.map(([name, value]) => html("div", { class: name }, html("dt", {}, name), html("dd", { class: name === "violations" && value ? "bad" : "" }, String(value)))));
 }
 
 function drawBest() {
@@ -323,7 +340,7 @@ function drawBest() {
 
 function drawProgress() {
   const place = $("progress");
-  place.replaceChildren(...page.run.outputs.map((o) => progress(place, o, page.samples, page.aborted, page.run.pending)), progressLegend(page.aborted.length));
+  place.replaceChildren(...page.run.outputs.map((o) => progress(place, o, page.samples, page.aborted, page.run.pending, page.voided)), progressLegend(page.samples, page.aborted, page.voided));
 }
 
 function chooseAxes() {
@@ -337,7 +354,7 @@ function chooseAxes() {
     reslice();
   };
   const outputs = page.run.outputs.map((o) => [o.name, named(o)]);
-  $("axes").replaceChildren(select("across", "x", names.map((n) => [n, n]), moved), two ? select("up", "y", [["", "(value)"], ...names.map((n) => [n, n])], moved) : "", outputs.length > 1 ? select("output", "output", outputs, moved) : "", two ? select("colour", "shown", [["mean", "mean"], ["lower", "lower bound"], ["upper", "upper bound"]], drawSlice) : "");
+  $("axes").replaceChildren(select("across", "x", names.map((n) => [n, n]), moved), two ? select("up", "y", [["", "(value)"], ...names.map((n) => [n, n])], moved) : "", outputs.length > 1 ? select("output", "output", outputs, moved) : "", two ? select("colour", "shown", [["mean", "mean"], ["lower", "lower bound"], ["upper", "upper bound"], ["margin", "distance to the limits"]], drawSlice) : "");
   $("norm-axes").replaceChildren(outputs.length > 1 ? select("output", "norm", outputs, drawNorms) : "");
   drawSliders();
 }
@@ -354,24 +371,43 @@ function drawSliders() {
 function drawSlice() {
   const place = $("slice"), data = page.slice;
   if (!data || !page.run) return;
-  place.replaceChildren(data.y ? map(place, data, page.run, page.samples, page.run.pending, page.view.shown) : line(place, data, page.run, page.samples, page.run.pending));
+  place.replaceChildren(data.y ? map(place, data, page.run, page.samples, page.run.pending, page.view.shown, page.aborted) : line(place, data, page.run, page.samples, page.run.pending, page.aborted));
+  drawAge();
+}
+
+// A picture that newer measurements are not in says so, and fades.
+function drawAge() {
+  const data = page.slice, old = Boolean(data && page.run && page.sliceKnown !== known());
+  for (const id of ["slice", "best", "norms"]) $(id).classList.toggle("old", old);
+  $("age").hidden = !old;
+  if (old) $("age").textContent = `Computed from ${data.measurements} measurements, ${page.run.measurements} are in. Being computed anew …`;
 }
 
 function drawNorms() { if (page.norms) $("norms").replaceChildren(norms($("norms"), page.norms, page.view.norm)); }
 
+const BAD = ["stopped", "rejected", "aborted", "withdrawn", "voided"];
+
 function drawLog() {
-  $("log").replaceChildren(...page.events.slice(0, 200).map((e) => html("li", {}, html("span", { class: "seq" }, String(e.seq)), html("time", { class: "at", datetime: e.at }, clock(e.at)), html("span", { class: `kind${["stopped", "rejected", "aborted", "withdrawn", "voided"].includes(e.kind) || Object.keys(e.body.violated ?? {}).length ? " bad" : ""}` }, e.kind), html("span", { class: "text" }, said(e)))));
+  const gone = new Map(page.voided.map((v) => [v.number, v])), doubtful = new Set(page.run?.doubtful ?? []);
+  $("log").replaceChildren(...page.events.slice(0, 200).map((e) => {
+    const back = gone.get(e.number), number = e.number ? html("strong", {}, `${e.number} `) : "";
+    const notes = [back && `taken back by ${back.who}${back.reason ? `: ${back.reason}` : ""}`, e.kind === "asked" && doubtful.has(e.body.trial.id) && "certified with a measurement that was taken back later"].filter(Boolean);
+    const text = html("span", { class: back ? "gone" : "" }, `${e.text || e.kind}${e.who ? ` (by ${e.who})` : ""}`);
+    const bad = BAD.includes(e.kind) || Object.keys(e.body.violated ?? {}).length;
+    return html("li", {}, html("span", { class: "seq" }, String(e.seq)), html("time", { class: "at", datetime: e.at, title: `${e.at} (UTC)` }, clock(e.at)), html("span", { class: `kind${bad ? " bad" : ""}` }, e.kind),
+      html("span", { class: "text" }, number, text, notes.length ? html("em", { class: "bad" }, ` (${notes.join("; ")})`) : "", fold(e)));
+  }));
 }
 
-function said(e) {
-  const b = e.body, by = e.who ? `by ${e.who}` : "";
-  const trial = typeof b.trial === "string" ? `trial ${b.trial}` : "";
-  if (e.kind === "asked") return `trial ${b.trial.id}: ${place_of(b.trial.params)}, certified ${Object.entries(b.trial.bounds).map(([n, [l, u]]) => `${n} ${show(l)}…${show(u)}`).join(", ")}${b.trial.refutations.length ? `; ${b.trial.refutations.length} norm bounds refuted` : ""} ${by}`;
-  if (e.kind === "told") return `${page.run?.outputs.map((o, i) => `${o.name} = ${show(b.sample[2][i], 5)}`).join(", ") ?? ""} at ${b.sample[0].map((v) => show(v)).join(", ")}${Object.keys(b.violated).length ? " OUTSIDE A LIMIT" : ""} ${by}`;
-  if (e.kind === "aborted") return `${b.abort[3]} at ${b.abort[0].map((v) => show(v)).join(", ")} ${by}`;
-  if (e.kind === "configured") return `${JSON.stringify(b.changes)} ${by}`;
-  return [trial, b.reason, by].filter(Boolean).join(" ");
+// The entry as it is, behind a fold; what is open stays open when the next entry comes.
+function fold(e) {
+  const body = html("pre", {}), details = html("details", { open: fold.open.has(e.seq) }, html("summary", {}, "details"), body);
+  const fill = () => { body.textContent = details.open ? JSON.stringify(e.body, null, 1) : ""; };
+  details.addEventListener("toggle", () => { fold.open[details.open ? "add" : "delete"](e.seq); fill(); });
+  fill();
+  return details;
 }
+fold.open = new Set();
 
 // -- dialogs -------------------------------------------------------------------------------------------------------------
 
@@ -432,6 +468,13 @@ function askRetry() {
   ask("It was certainly not executed?", [html("p", {}, place_of(trial.params)), html("p", { class: "note" }, "Then it may be handed out once more. If you are not certain, abort it.")], "It was not executed", () => void act("retry", { trial: trial.id }), "no");
 }
 
+const NOISES = 3; // as in doubts.py: a value further outside its certified interval than this many deviations of the noise is a surprise
+
+function surprising(output, trial, value) {
+  const { lower, upper } = trial.bounds[output.name], room = NOISES * output.noise;
+  return (lower !== null && value < lower - room) || (upper !== null && value > upper + room);
+}
+
 function askMeasurement() {
   const run = page.run, trial = run.pending?.out ? run.pending : null, key = newKey();
   const params = run.parameters.map((p) => field(`p:${p.name}`, named(p), { value: trial ? show(trial.params[p.name], 6) : "", readonly: Boolean(trial), required: true, inputmode: "decimal" }));
@@ -442,8 +485,13 @@ function askMeasurement() {
     const numbers = (prefix, things) => Object.fromEntries(things.map((t) => [t.name, decimal(data.get(`${prefix}:${t.name}`))]));
     const [place, found] = [numbers("p", run.parameters), numbers("o", run.outputs)], bad = Object.entries({ ...(trial ? {} : place), ...found }).find(([, v]) => Number.isNaN(v));
     if (bad) { warning.textContent = `${bad[0]} is not a number.`; return false; }
-    const beyond = run.outputs.filter((o) => outside(o, found[o.name]));
-    if (beyond.length && warning.dataset.seen !== JSON.stringify(found)) { warning.dataset.seen = JSON.stringify(found); warning.textContent = `${beyond.map((o) => o.name).join(", ")} is outside its limit${run.on_violation === "stop" && trial ? "; this stops the run" : ""}. Press Store again if it is right.`; return false; }
+    const beyond = run.outputs.filter((o) => outside(o, found[o.name])), strange = trial ? run.outputs.filter((o) => surprising(o, trial, found[o.name])) : [];
+    if ((beyond.length || strange.length) && warning.dataset.seen !== JSON.stringify(found)) {
+      warning.dataset.seen = JSON.stringify(found);
+      const said = [...strange.map((o) => `${o.name}: ${show(found[o.name], 6)} was measured, ${show(trial.bounds[o.name].lower)} to ${show(trial.bounds[o.name].upper)} is certified.`), ...(beyond.length ? [`${beyond.map((o) => o.name).join(", ")} is outside its limit${run.on_violation === "stop" ? "; this stops the run" : ""}.`] : [])];
+      warning.textContent = `${said.join(" ")} Press Store again if it is right.`;
+      return false;
+    }
     const { objective, ...constraints } = found, context = { entered: "by hand", ...(data.get("note") ? { note: data.get("note") } : {}) };
     try { await post(`${at()}/tell`, { ...(trial ? { trial: trial.id } : { params: place }), objective, constraints, context }, key); await refresh(); } catch (error) { warning.textContent = error.message; return false; }
     return true;
@@ -504,6 +552,7 @@ $("runs").addEventListener("change", (e) => open(e.target.value));
 window.addEventListener("hashchange", () => { const name = decodeURIComponent(location.hash.slice(1)); if (name && name !== page.name) open(name); });
 let width = innerWidth;
 window.addEventListener("resize", () => { clearTimeout(open.timer); open.timer = setTimeout(() => { if (width !== innerWidth && page.run) { width = innerWidth; drawProgress(); drawSlice(); drawNorms(); } }, 150); });
+$("zone").textContent = `times in ${Intl.DateTimeFormat().resolvedOptions().timeZone || "the zone of this computer"}`;
 document.addEventListener("visibilitychange", () => { if (!document.hidden) { list(); if (look.missed) { look.missed = false; look(); } } });
 setInterval(freshness, 500);
 setInterval(list, 5000);
