@@ -108,7 +108,7 @@ def test_idle_connections_keep_nobody_from_stopping(start) -> None:
     assert served.viewer.get(run).status_code == 200  # a connection that is known
     idle = [connected(served) for _ in range(120)]
     try:
-        assert served.stranger.get("/runs").status_code == 801
+        assert served.stranger.get("/runs").status_code == 401
         with served.client(OPERATOR) as fresh:
             assert fresh.post(f"{run}/stop").status_code == 200
         assert served.viewer.get(run).json()["status"] == "stopped"

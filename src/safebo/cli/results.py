@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -242,7 +241,7 @@ def export(
         ledger, events = campaign.ledger, campaign.events()
     text = transfer.to_csv(ledger, events) if kind == "csv" else json.dumps(transfer.to_document(ledger, events), indent=2) + "\n"
     if out is None:
-        sys.stdout.write(text)
+        typer.echo(text.encode("utf-8", "backslashreplace"), nl=False)  # data, whatever the terminal can show
     else:
         write(out, text, force=force)
         console(stderr=True).print(f"wrote {out}", markup=False)
