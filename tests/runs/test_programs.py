@@ -161,6 +161,7 @@ def test_when_this_process_is_killed_the_rig_ends(tmp_path, wrapper):
     command = [sys.executable, "-c", KILLED, *wrapped(tmp_path, wrapper, setup=DEAF if wrapper == "deaf" else TWICE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"running\n"
+        time.sleep(0.5)  # the experiment has begun
         process.send_signal(signal.SIGKILL)
     patience = time.monotonic() + 30.0
     while not still(tmp_path):
