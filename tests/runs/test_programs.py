@@ -231,6 +231,31 @@ def failing(work):
         work()
 
 
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_stop_that_is_interrupted_is_not_taken_for_one(tmp_path, monkeypatch, confirmed):
+    plant = SubprocessPlant(rig(tmp_path, setup="" if confirmed else DEAF), timeout=60)
+    plant.reset()
+    plant._line._in.write(b"" if confirmed else b'{"id": 1, "command": "run"}\n')
+    time.sleep(0.2)
+    over, waits = plant._line._program._report.over, []
+
+    def interrupted(*arguments):
+        if not waits:
+            waits.append(1)
+            raise KeyboardInterrupt
+        return threading.Event.wait(over, *arguments)
+
+    monkeypatch.setattr(over, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        plant.emergency_stop()
+    if confirmed:
+        plant.emergency_stop()
+    else:
+        with pytest.raises(PlantError, match="not confirmed"):
+            plant.emergency_stop()
+    assert still(tmp_path)
+
+
 # -- one stop -----------------------------------------------------------------------------------------------------------------
 
 
