@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import hashlib
 import json
 import mmap
 import os
@@ -53,7 +54,7 @@ OPERATIONS = (
     "pause",
     "resume",
 )
-OPERATIONS = (*OPERATIONS, "retry", "migrate 0 -> 2", "migrate 1 -> 2", "done")
+OPERATIONS = (*OPERATIONS, "retry", *(f"migrate {version} -> {tables.SCHEMA}" for version in range(tables.SCHEMA)), "done")
 MOMENTS = ("elsewhere", "before a statement", "before the commit", "in the commit", "after the commit")
 EXPERIMENTS = 14
 
@@ -453,9 +454,12 @@ def outdated(url: str, version: int) -> None:
     with engine.begin() as connection:
         for migration in tables.MIGRATIONS[:version]:
             migration(connection)
-        connection.execute(sa.insert(tables._meta).values(key="schema", value=str(version)))
-        run = connection.execute(sa.insert(tables._runs).values(name="r")).inserted_primary_key[0]  # type: ignore[index]
-        Store(engine, url)._insert(connection, run, "", 0, [Event("created", {"value": 1.5})])
+        body = json.dumps({"value": 1.5})
+        digest = hashlib.sha256(json.dumps(["", 1, "created", "2026", "", body]).encode()).hexdigest()
+        connection.execute(sa.text(f"INSERT INTO safebo_meta VALUES ('schema', '{version}')"))
+        connection.execute(sa.text("INSERT INTO safebo_runs (name) VALUES ('r')"))
+        event = sa.text("INSERT INTO safebo_events VALUES (1, 1, 'created', '2026', '', :body, :digest)")
+        connection.execute(event, {"body": body, "digest": digest})
     engine.dispose()
 
 
@@ -484,8 +488,8 @@ def main() -> None:
                 while study.kills(database) < share:
                     study.run(database, share)
                     print(f"{database}: {study.kills(database)} kills, {dict(study.faults)}", file=sys.stderr)
-                for i in range(max(2, share // 20)):
-                    study.migration(database, i % 2)
+                for i in range(max(tables.SCHEMA, share // 20)):
+                    study.migration(database, i % tables.SCHEMA)
             while server is not None and study.counts["postgresql server"].total() < arguments.server_crashes:
                 study.server_crash()
     finally:

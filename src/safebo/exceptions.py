@@ -80,6 +80,16 @@ class DrivenError(ConflictError):
     """Another process is sending the run's experiments to the plant at this moment."""
 
 
+class DriveLostError(DrivenError):
+    """This process drove the run and was silent for too long: it may not write its experiments any more. Its plant is stopped."""
+
+    shown = False  # whether the message has the measurements that could not be stored
+
+
+class UntrustedPlantError(ConflictError):
+    """The record of a run names a program that this user has not agreed to run on this computer."""
+
+
 class PendingTrialError(ConflictError):
     """A trial was handed out and nothing was told about it. Only a person knows whether it was executed."""
 
@@ -125,7 +135,7 @@ class JitterWarning(SafeboWarning):
 
 
 class NoGuaranteeWarning(SafeboWarning):
-    """What was chosen to certify experiments promises nothing."""
+    """What was chosen to certify experiments promises nothing, or has been seen to promise too much."""
 
 
 class NormRefutedWarning(SafeboWarning):
@@ -138,6 +148,10 @@ class ScaleWarning(SafeboWarning):
 
 class UnsafeMeasurementWarning(SafeboWarning):
     """A measurement lies outside a limit."""
+
+
+class SettingsWarning(SafeboWarning):
+    """Settings that deserve a second look before anything moves."""
 
 
 class StopFailedWarning(SafeboWarning):

@@ -103,7 +103,7 @@ def test_two_runners_send_nothing_twice(folder):
         "at the plant at this moment"
         in folder("tell", "small", "--objective", 0.3, "--limit", "heat=0.1", code=Code.PERSON).stderr
     )
-    assert folder.json("status", "small")["driven_by"].startswith("process ")
+    assert folder.json("status", "small")["driver"].startswith("process ")
     assert len(folder.ran()) == 2
     process.end(signal.SIGINT)
 

@@ -86,8 +86,7 @@ HOLDS = """
 import sys, time
 from safebo.runs import Event, Store
 with Store.open(sys.argv[1]) as store, store._writing() as connection:
-    run = store._run(connection, "r", lock=True)
-    store._insert(connection, run, "", 1, [Event("paused")])
+    store._insert(connection, store._head(connection, "r", lock=True), [Event("paused")])
     print("holding", flush=True)
     time.sleep(600)
 """

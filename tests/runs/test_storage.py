@@ -16,9 +16,11 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import exc
 
-from safebo.exceptions import ConflictError, InvalidValueError, StorageError, UnknownRunError
-from safebo.runs import Campaign, Event, Store
+from benchmarks.hostile._proxy import Proxy
+from safebo.exceptions import ConflictError, InDoubtError, InvalidValueError, StorageError, UnknownRunError
+from safebo.runs import Campaign, Event, Store, connect
 from safebo.runs import storage as module
 from safebo.runs.storage import MIGRATIONS, SCHEMA, Request
 from tests.runs.common import dump, execute
@@ -130,7 +132,7 @@ def test_unknown_runs_are_named(store):
         "UPDATE safebo_events SET kind = 'other' WHERE seq = 2",
         "UPDATE safebo_events SET who = 'nobody' WHERE seq = 2",
         "UPDATE safebo_events SET at = '2020-01-01' WHERE seq = 2",
-        "UPDATE safebo_events SET digest = 'x' WHERE seq = 2",
+        "UPDATE safebo_events SET seal = 'x' WHERE seq = 2",
         "DELETE FROM safebo_events WHERE seq = 2",
         "UPDATE safebo_events SET seq = 9 WHERE seq = 2",
     ],
@@ -147,13 +149,14 @@ def test_a_run_without_its_events_is_recognised(store, database_url):
     execute(database_url, "DELETE FROM safebo_events")
     with pytest.raises(StorageError, match="damaged at event 1"):
         store.append("r", 1, [Event("paused")])
-    with pytest.raises(StorageError, match="creation"):
+    with pytest.raises(StorageError, match="it has 0 events, and should have 1"):
         Campaign.open(store, "r")
 
 
 def test_a_restored_backup_under_a_running_program_is_recognised(store, database_url):
     stored = store.create("r", [Event("created"), Event("paused"), Event("resumed")])
-    execute(database_url, "DELETE FROM safebo_events WHERE seq = 3")
+    back = "UPDATE safebo_runs SET head = 2, seal = (SELECT seal FROM safebo_events WHERE seq = 2)"
+    execute(database_url, "DELETE FROM safebo_events WHERE seq = 3", back)
     with pytest.raises(StorageError, match="shorter or another"):
         store.events("r", 3, stored[-1].digest)
     store.append("r", 2, [Event("stopped")])
@@ -170,20 +173,85 @@ def test_the_clock_may_go_backwards(store, monkeypatch):
     assert [e.at[:4] for e in store.events("r")] == ["2030", "1999"]
 
 
+DAMAGES_OF_A_RUN = {
+    "renamed": "UPDATE safebo_runs SET name = 's'",
+    "the tail is lost": "DELETE FROM safebo_events WHERE seq = (SELECT max(seq) FROM safebo_events)",
+    "another key": "UPDATE safebo_requests SET key = 'kex 2' WHERE key = 'key 2'",
+    "another fingerprint": "UPDATE safebo_requests SET fingerprint = 'g' WHERE key = 'key 2'",
+    "another event": "UPDATE safebo_requests SET seq = 1 WHERE key = 'key 2'",
+    "a lost request": "DELETE FROM safebo_requests WHERE key = 'key 2'",
+    "a request too many": "INSERT INTO safebo_requests SELECT run, 'key 9', 'f', 1 FROM safebo_requests WHERE key = 'key 2'",
+    "a request of nothing": "INSERT INTO safebo_requests SELECT run, 'key 9', 'f', 99 FROM safebo_requests WHERE key = 'key 2'",
+    "another rule": "UPDATE safebo_runs SET since = since + 1",
+    "a lower head": "UPDATE safebo_runs SET head = head - 1",
+    "another head": "UPDATE safebo_runs SET seal = 'x'",
+}
+
+
+@contextlib.contextmanager
+def restored(url):
+    """What is done to a database in the body is taken back."""
+    tables = ("safebo_runs", "safebo_events", "safebo_requests")
+    execute(url, *(f"CREATE TABLE kept_{table} AS SELECT * FROM {table}" for table in tables))
+    try:
+        yield
+    finally:
+        columns = "(name, since, earlier, head, seal)"
+        back = [
+            "DELETE FROM safebo_requests",
+            "DELETE FROM safebo_events",
+            f"UPDATE safebo_runs SET {columns} = (SELECT {columns[1:-1]} FROM kept_safebo_runs AS k WHERE k.id = safebo_runs.id)",
+        ]
+        back += [f"INSERT INTO {table} SELECT * FROM kept_{table}" for table in tables[1:]]
+        execute(url, *back, *(f"DROP TABLE kept_{table}" for table in tables))
+
+
+@pytest.mark.parametrize("damage", DAMAGES_OF_A_RUN)
+def test_name_length_and_keys_belong_to_the_record(store, database_url, damage):
+    store.create("r", [Event("created"), Event("told", {"value": 1})])
+    store.append("r", 2, [Event("told", {"value": 2})], Request("key 2", "f"))
+    store.append("r", 3, [Event("told", {"value": 3})])
+    execute(database_url, DAMAGES_OF_A_RUN[damage])
+    for name in store.names():
+        with pytest.raises(StorageError, match="damaged"):
+            store.events(name)
+
+
+def test_a_run_that_vanished_is_noticed(store, database_url):
+    store.create("r", [Event("created")])
+    store.create("s", [Event("created")])
+    if store.dialect == "postgresql":
+        execute(database_url, "ALTER TABLE safebo_leases DROP CONSTRAINT safebo_leases_run_fkey")
+        execute(database_url, "ALTER TABLE safebo_events DROP CONSTRAINT safebo_events_run_fkey")
+    execute(database_url, "DELETE FROM safebo_runs WHERE name = 'r'")
+    with pytest.raises(StorageError, match="list of runs"):
+        store.names()
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
+def digest_of_version_2(before, seq, kind, at, who, body):
+    return hashlib.sha256(json.dumps([before, seq, kind, at, who, body]).encode()).hexdigest()
+
+
 def old(url, version):
-    """A database of an earlier version, with a run if it can have one."""
+    """A database of an earlier version, with a run of two events if it can have one."""
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.begin() as connection:
         for migration in MIGRATIONS[:version]:
             migration(connection)
         if version:
-            connection.execute(sa.text(f"INSERT INTO safebo_meta VALUES ('schema', '{version}')"))
-            store = Store(engine, "old")
-            run = connection.execute(sa.insert(module._runs).values(name="r")).inserted_primary_key[0]
-            store._insert(connection, run, "", 0, [Event("created", {"value": 1})])
+            execute = lambda statement, **values: connection.execute(sa.text(statement), values)  # noqa: E731
+            execute(f"INSERT INTO safebo_meta VALUES ('schema', '{version}')")
+            execute("INSERT INTO safebo_runs (name) VALUES ('r')")
+            digest = ""
+            for seq, body in enumerate(['{"value": 1}', '{"value": 2}'], 1):
+                row = {"seq": seq, "kind": "created", "at": "2026", "who": "ada", "body": body}
+                digest = digest_of_version_2(digest, *row.values())
+                execute("INSERT INTO safebo_events VALUES (1, :seq, :kind, :at, :who, :body, :digest)", **row, digest=digest)
+            if version > 1:
+                execute("INSERT INTO safebo_requests VALUES (1, 'key 2', 'f', 2)")
     engine.dispose()
 
 
@@ -192,10 +260,30 @@ def test_an_older_database_is_brought_up_to_date(database_url, version):
     old(database_url, version)
     with Store.open(database_url, create=version == 0) as store:
         assert store.version() == SCHEMA
-        assert [e.body for n in store.names() for e in store.events(n)] == [{"value": 1}] * bool(version)
+        bodies = [e.body for n in store.names() for e in store.events(n)]
+        assert bodies == ([{"value": 1}, {"value": 2}] if version else [])
         if version:
-            store.append("r", 1, [Event("paused")], Request("key", "f"))
-            assert store.request("r", "key") is not None
+            store.append("r", 2, [Event("paused")], Request("key", "f"))
+            assert store.request("r", "key") == Request("key", "f", 3)
+            assert (store.request("r", "key 2") is not None) == (version > 1)
+            assert len(store.events("r", 2)) == 1 and len(store.events("r")) == 3
+    for damage in DAMAGES_OF_A_RUN.values():
+        if version > 1 or (version and "key 2" not in damage):
+            with Store.open(database_url) as store, restored(database_url):
+                execute(database_url, damage)
+                for run in store.names():
+                    with pytest.raises(StorageError, match="damaged"):
+                        store.events(run)
+
+
+def test_an_older_program_cannot_write_to_tables_of_today(database_url):
+    """It knows nothing of heads: what it wrote would look like damage."""
+    old(database_url, 2)
+    Store.open(database_url).close()
+    with pytest.raises(exc.DBAPIError, match="digest"):
+        execute(
+            database_url, "INSERT INTO safebo_events (run, seq, kind, at, who, body, digest) VALUES (1, 3, '', '', '', '', '')"
+        )
 
 
 def test_a_newer_database_is_left_alone(database_url):
@@ -303,7 +391,7 @@ def test_many_threads_share_a_store(store):
 def test_a_reader_does_not_wait_for_a_long_write(store, database_url):
     store.create("r", [Event("created")])
     with Store.open(database_url) as other, other._writing() as connection:
-        other._insert(connection, 1, store.events("r")[-1].digest, 1, [Event("paused")])
+        other._insert(connection, other._head(connection, "r", lock=True), [Event("paused")])
         start = time.monotonic()
         assert [e.kind for e in store.events("r")] == ["created"] and store.names() == ["r"]
         assert time.monotonic() - start < 5.0
@@ -311,7 +399,7 @@ def test_a_reader_does_not_wait_for_a_long_write(store, database_url):
 
 
 def test_who_waits_too_long_for_a_writer_is_told(monkeypatch, database_url):
-    monkeypatch.setattr(module, "WAIT", 0.5)
+    monkeypatch.setattr(connect, "WAIT", 0.5)
     with Store.open(database_url) as one, Store.open(database_url) as two:
         one.create("r", [Event("created")])
         with one._writing() as connection:
@@ -505,3 +593,193 @@ def test_a_file_that_is_taken_away_is_noticed(tmp_path, harm):
             (tmp_path / "runs.db-wal").unlink()
         with pytest.raises(StorageError, match=r"deleted or replaced while it was in use|unknown"):
             store.append("a", 1, [Event("paused", {})])
+
+
+# -- one file, whatever it is called ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linked", ["file", "folder"])
+def test_a_symbolic_link_names_the_same_file(tmp_path, linked):
+    """The files beside a database are looked for beside the file itself."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").mkdir()
+    if linked == "file":
+        (tmp_path / "home" / "lab.db").symlink_to(tmp_path / "disk" / "lab.db")
+        link = tmp_path / "home" / "lab.db"
+    else:
+        (tmp_path / "home" / "lab").symlink_to(tmp_path / "disk")
+        link = tmp_path / "home" / "lab" / "lab.db"
+    with Store.open(link) as store, Store.open(tmp_path / "disk" / "lab.db") as direct:
+        store.create("r", [Event("created")])
+        direct.append("r", 1, [Event("paused")])
+        store.append("r", 2, [Event("resumed")])
+        assert [e.kind for e in direct.events("r")] == ["created", "paused", "resumed"]
+    assert sorted(p.name for p in (tmp_path / "disk").iterdir()) == ["lab.db"]
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path):
+    (tmp_path / "loop.db").symlink_to(tmp_path / "loop.db")
+    with pytest.raises(StorageError, match=r"loop\.db"):
+        Store.open(tmp_path / "loop.db")
+
+
+def test_a_file_with_two_names_is_refused(tmp_path):
+    """SQLite keeps its log beside the name: under another name it is not found, and the file is damaged."""
+    with Store.open(tmp_path / "lab.db") as store:
+        store.create("r", [Event("created")])
+    (tmp_path / "copy.db").hardlink_to(tmp_path / "lab.db")
+    for name in ("lab.db", "copy.db"):
+        with pytest.raises(StorageError, match=r"2 names \(hard links\)"):
+            Store.open(tmp_path / name)
+        with Store.open(tmp_path / name, read_only=True) as store:
+            assert store.names() == ["r"]
+    (tmp_path / "copy.db").unlink()
+    with Store.open(tmp_path / "lab.db") as store:
+        store.append("r", 1, [Event("paused")])
+
+
+def test_a_connection_that_cannot_be_prepared_is_closed(tmp_path, monkeypatch):
+    made = []
+
+    class Stubborn(sqlite3.Connection):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.closed = False
+            made.append(self)
+
+        def execute(self, statement, *arguments):
+            if "synchronous" in statement:
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(statement, *arguments)
+
+        def close(self):
+            self.closed = True
+            super().close()
+
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **k, factory=Stubborn))
+    with pytest.raises(StorageError, match="disk I/O"):
+        Store.open(tmp_path / "x.db")
+    assert made
+    assert all(connection.closed for connection in made)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://127.0.0.1:1/x?port=abc",
+        "postgresql://127.0.0.1:1/x?nonsense=1",
+        "postgresql://127.0.0.1:1/x?connect_timeout=abc",
+        "postgresql://127.0.0.1:99999/x",
+        f"postgresql://{'a' * 300}/x",
+        "postgresql:///x?options=a&options=b&host=/nonexistent",
+        "postgresql:",
+        "sqlite:x.db",
+        "sqlite:///a\0b",
+        "a\0b",
+        "sqlite:///" + "x" * 300,
+        "x" * 5000,
+        "a\ud800b",
+        b"x",
+        5,
+        None,
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_wrong_address_is_one_line_of_ours(tmp_path, monkeypatch, url, read_only):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((StorageError, InvalidValueError)) as caught:
+        Store.open(url, read_only=read_only)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [exc.InvalidRequestError, exc.PendingRollbackError, exc.ResourceClosedError, MemoryError])
+def test_every_error_of_the_library_below_is_ours(store, monkeypatch, error):
+    store.create("r", [Event("created")])
+
+    def broken(*_, **__):
+        raise error("out of order")
+
+    monkeypatch.setattr(store, "_head", broken)
+    with pytest.raises(StorageError, match="out of order"):
+        store.append("r", 1, [Event("paused")])
+
+
+# -- connections that are cut or fall silent --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(server):
+    made = Proxy(server.folder)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("also_new", [False, True])
+def test_a_silent_connection_is_given_up(server, proxy, monkeypatch, also_new):
+    """Nothing is closed, no byte comes: as behind a firewall that forgot the line."""
+    monkeypatch.setattr(connect, "SILENCE", 2)
+    monkeypatch.setattr(connect, "READING", 2)
+    with Store.open(proxy.url(server.schema())) as store:
+        store.create("r", [Event("created")])
+        proxy.silence(also_new=also_new)
+        start = time.monotonic()
+        if also_new:
+            for work in (lambda: store.events("r"), lambda: store.append("r", 1, [Event("paused")])):
+                with pytest.raises(StorageError, match=r"cannot be used.*Nothing was stored"):
+                    work()
+        else:
+            assert len(store.events("r")) == 1
+            store.append("r", 1, [Event("paused")])
+        assert time.monotonic() - start < 25.0
+
+
+def test_an_answer_that_takes_long_is_waited_for(server, proxy, monkeypatch):
+    """Another writer holds the run: that is not silence."""
+    monkeypatch.setattr(connect, "SILENCE", 1)
+    with Store.open(proxy.url(server.schema())) as store:
+        store.create("r", [Event("created")])
+        with store._writing() as connection:
+            connection.execute(sa.text("SELECT pg_sleep(3)"))
+
+
+def test_what_the_url_says_about_the_line_counts(server):
+    url = server.schema()
+    with Store.open(f"{url}&keepalives_idle=77") as store, store._reading() as connection:
+        given = connection.connection.dbapi_connection.info.get_parameters()
+    assert (given["keepalives_idle"], given["tcp_user_timeout"], given["connect_timeout"]) == ("77", "10000", "5")
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("step", ["create", "append"])
+def test_a_commit_that_arrives_late(server, proxy, monkeypatch, step, arrives):
+    """The connection is cut while a COMMIT is on its way: whether it is stored is asked, not guessed."""
+    monkeypatch.setattr(connect, "WAIT", 6.0)
+    url = server.schema()
+    with Store.open(url) as direct, Store.open(proxy.url(url)) as store:
+        if step == "append":
+            direct.create("r", [Event("created")])
+        store.names()
+        proxy.hold.set()
+
+        def later():
+            assert proxy.held.wait(20.0)
+            proxy.hold.clear()  # other connections are as before
+            proxy.cut()
+            if arrives:
+                time.sleep(1.0)
+                proxy.release()
+
+        thread = threading.Thread(target=later)
+        thread.start()
+        work = (lambda: store.create("r", [Event("created")])) if step == "create" else lambda: store.append("r", 1, [Event("a")])
+        if arrives:
+            assert [e.seq for e in work()] == [1 if step == "create" else 2]
+        else:
+            with pytest.raises(InDoubtError, match="unknown"):
+                work()
+        thread.join()
+        proxy.release()
+        time.sleep(0.5)
+        assert direct.last("r") == (1 if step == "create" else 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -11,7 +12,7 @@ import typer
 from safebo.cli.base import RUN, Code, Database, Json, Run, Who, app, console, emit, opened, place
 
 if TYPE_CHECKING:
-    from safebo.runs import Campaign
+    from safebo.runs import Campaign, Store
     from safebo.runs.operate import Result
 
 Experiments = Annotated[
@@ -48,6 +49,7 @@ def run(
     from safebo.cli.setup import warnings_of
     from safebo.exceptions import InvalidValueError
     from safebo.runs import Campaign, RunConfig, Store, config, transfer
+    from safebo.runs.trust import trust
 
     read = config.read(file)
     changes = {"experiments": experiments, "confirm": confirm}
@@ -63,9 +65,10 @@ def run(
             raise InvalidValueError(
                 f"Run {called!r} exists in {store.where}: `safebo resume {place(called, db)}` goes on, --name starts another."
             )
+        if rows:  # what was measured before the run was made says something, and stops nothing
+            read.optimizer.tell_many(rows)
         campaign = Campaign.create(store, called, read.optimizer, config=settings, source=read.source, who=who)
-        if rows:
-            campaign.tell_many(rows, who=who)
+        trust(store, settings.plant)
         _go(campaign, plant, who, as_json=as_json, waits=not no_wait, db=db or read.database)
     finally:
         store.close()
@@ -87,6 +90,9 @@ def resume(
     ] = False,
     experiments: Experiments = None,
     confirm: Confirm = None,
+    trust_plant: Annotated[
+        bool, typer.Option("--trust-plant", help="Run the program that the record names, though you did not give it here.")
+    ] = False,
     no_wait: NoWait = False,
     who: Who = "",
     as_json: Json = False,
@@ -102,9 +108,11 @@ def resume(
 
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
-    with opened(run, db) as (_, campaign), driving(campaign):
+    with opened(run, db) as (store, campaign), driving(campaign):
         _follow_file(campaign, run, who)
-        plant = _plant(campaign.ledger.config.plant)
+        spec = campaign.ledger.config.plant
+        _agree(store, campaign, spec, trust_plant or run.endswith(".toml"), asks=at_terminal() and not as_json)
+        plant = _plant(spec)
         if not _settle(campaign, retry, abandon, who, asks=at_terminal() and not as_json):
             _choices(campaign, place(run, db), as_json)
             raise typer.Exit(Code.PERSON)
@@ -137,6 +145,43 @@ def _follow_file(campaign: Campaign, run: str, who: str) -> None:
     plant = {key: value for key, value in read.plant.items() if key not in RECORD}
     if {**plant, **kept} != known.config.plant:
         campaign.configure(who=who, plant={**plant, **kept})
+
+
+def _agree(store: Store, campaign: Campaign, spec: dict[str, Any], given: bool, *, asks: bool) -> None:
+    """Run no program that only the record names: whoever may write to the database could have put it there."""
+    from safebo.cli.terminal import Terminal
+    from safebo.exceptions import UntrustedPlantError
+    from safebo.runs.trust import described, trust, trusted
+
+    if given or trusted(store, spec):
+        trust(store, spec)
+        return
+    shown = "\n".join(f"  {line}" for line in described(spec))
+    text = f"The plant of run {campaign.name!r} is a program that you have not run on this computer yet"
+    if asks:
+        terminal = Terminal(campaign, asks=True, waits=False, bar=False)
+        terminal.err.print(
+            f"\n{text}. By the record it is from {json.dumps(_author(campaign))}:\n{shown}", style="bold", markup=False
+        )
+        if terminal.ask("Run it? [y/N]: ") in ("y", "yes"):
+            trust(store, spec)
+            return
+        raise UntrustedPlantError("Nothing was run.")
+    raise UntrustedPlantError(
+        f"{text}, and nobody is here to ask:\n{shown}\nSee that it is yours, then `safebo resume {campaign.name} --trust-plant`."
+    )
+
+
+def _author(campaign: Campaign) -> str:
+    """Who gave the run its plant, by the record; anybody can sign with any name."""
+    from safebo.runs.trust import described
+
+    who, known = "", None
+    for event in campaign.events():
+        plant = event.body.get("changes", event.body.get("config", {})).get("plant")
+        if plant is not None and (found := described(plant)) != known:
+            who, known = event.who, found
+    return who
 
 
 def _plant(spec: dict[str, Any]) -> Any:
@@ -209,11 +254,14 @@ _CODES = {
 def _finish(campaign: Campaign, code: Code, end: str, text: str, experiments: int, as_json: bool) -> None:
     """Say how it ended and leave."""
     from safebo.cli.results import summary
+    from safebo.runs.words import moments
 
     if as_json:
-        emit({"end": end, "text": text, "experiments": experiments, "exit_code": int(code), "run": summary(campaign.ledger)})
+        emit({"end": end, "text": text, "experiments": experiments, "exit_code": int(code), "run": summary(campaign)})
     else:
-        console(stderr=code is not Code.OK).print(text, style="" if code is Code.OK else "bold", markup=False)
+        console(stderr=code is not Code.OK).print(
+            moments(text, local=True), style="" if code is Code.OK else "bold", markup=False
+        )
     raise typer.Exit(code)
 
 
@@ -252,11 +300,14 @@ def _prompt(campaign: Campaign, who: str) -> bool:
     """Ask the person what became of it."""
     from safebo.cli.terminal import Person, Terminal, quantities
     from safebo.runs.starts import next_start
+    from safebo.runs.words import moment
 
     terminal = Terminal(campaign, asks=True, waits=False, bar=False)
     ledger = campaign.ledger
     params, at = handed_out(ledger)
-    terminal.err.print(f"\nHanded to the plant {at}, and nothing was told about it:", style="bold", markup=False)
+    terminal.err.print(
+        f"\nHanded to the plant {moment(at, local=True)}, and nothing was told about it:", style="bold", markup=False
+    )
     terminal.err.print(f"  {quantities(params, ledger.config.units)}", markup=False)
     answer = terminal.ask("Was it executed? [t]ell its measurement, [r]etry (it certainly was not), [a]bandon, [q]uit: ")
     if answer in ("t", "tell"):
@@ -288,6 +339,7 @@ def _choices(campaign: Campaign, run: str, as_json: bool, result: Result | None 
     """Show what is handed out and what can be done about it."""
     from safebo.cli.results import summary
     from safebo.cli.terminal import quantities
+    from safebo.runs.words import moment
 
     ledger = campaign.ledger
     params, at = handed_out(ledger)
@@ -301,10 +353,10 @@ def _choices(campaign: Campaign, run: str, as_json: bool, result: Result | None 
     }
     if as_json:
         document = {"end": "pending", "exit_code": int(Code.PERSON), "trial": trial, "params": params, "handed_out": at}
-        emit({**document, "choices": commands, "experiments": result.experiments if result else 0, "run": summary(ledger)})
+        emit({**document, "choices": commands, "experiments": result.experiments if result else 0, "run": summary(campaign)})
         return
     err = console(stderr=True)
-    err.print(f"Handed out {at}: {quantities(params, ledger.config.units)}", style="bold", markup=False)
+    err.print(f"Handed out {moment(at, local=True)}: {quantities(params, ledger.config.units)}", style="bold", markup=False)
     err.print(f"  it was executed:           {commands['tell']}", markup=False)
     err.print(f"  it certainly was not:      {commands['retry']}", markup=False)
     err.print(f"  it failed, or nobody knows: {commands['abandon']}", markup=False)

@@ -4,7 +4,8 @@
 
 What is stored before something happens is never forgotten: if this process dies during an experiment, the trial is pending and
 was handed out, and the next runner refuses to go on before a person has said what became of it. A pause by another process is
-honoured before the next experiment; a stop ends the present one with an emergency stop.
+honoured before the next experiment; a stop ends the present one with an emergency stop, and so does the loss of the database:
+who does not hear of a stop, and cannot say that it still drives the run, stops its plant.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 
 from safebo.exceptions import (
     ConflictError,
+    DriveLostError,
     ExperimentAborted,
     NeverConnectedError,
     NoInitialSampleError,
@@ -79,6 +81,10 @@ class Step:
         return "start" if self.pending is None else self.pending.trial.id
 
 
+class _Outdated(Exception):
+    """Something was told between handing out a trial and sending it: it is not sent."""
+
+
 class Watcher(Protocol):
     """Whoever follows a runner, and gives or refuses consent: the terminal, a test."""
 
@@ -114,6 +120,10 @@ def operate(
             if plant is not None:
                 stop_after(interrupt, plant)
             raise
+        except (StorageError, DriveLostError) as error:
+            if plant is not None:
+                stop_after(error, plant)
+            raise
 
 
 @dataclass
@@ -131,6 +141,8 @@ class _Runner:
         while True:
             try:
                 end = self.turn()
+            except DriveLostError:
+                raise
             except ConflictError as error:  # another process was quicker: look again
                 self.watcher.say(str(error))
                 end = self.halted(self.campaign.ledger)
@@ -222,13 +234,20 @@ class _Runner:
         with watching(self.campaign, self.plant) as stopped:
             try:
                 result = self.measure(self.plant, step)
-            except ExperimentAborted as error:
+            except (ExperimentAborted, _Outdated) as error:
                 failure = error
             except Exception as error:  # of a plant without a watchdog
                 failure, known = error, stop_now(self.plant)
         if isinstance(failure, ExperimentAborted) and isinstance(failure.__cause__, NeverConnectedError):
             self.sent = False
             return self.not_sent(step, failure)
+        if isinstance(failure, _Outdated) and not stopped:
+            self.campaign.retry(step.name, who=self.who)
+            self.watcher.say(f"{step.name} was not run: something was told while the plant was being reset")
+            return None
+        if self.campaign.driving_lost:
+            said = stopped[1] if stopped else known or stop_now(self.plant)
+            raise self.lost(step, None if failure else result, said) from failure
         if failure is not None:
             reason = failure.reason if isinstance(failure, ExperimentAborted) else f"{described(failure)}. {known}"
             return self.aborted(step, f"stopped by {stopped[0]}. {reason}" if stopped else reason, bool(stopped))
@@ -255,7 +274,22 @@ class _Runner:
                 if self.campaign.ledger.halted is not None:
                     raise
         names = [output.name for output in self.campaign.ledger.state.outputs[1:]]
+        pending = self.campaign.ledger.pending
+        if step.pending is not None and pending is not None and pending.stale:
+            raise _Outdated("its certificate is of the past")
+        if self.campaign.driving_lost:
+            raise ExperimentAborted("This process does not drive the run any more. Nothing was run.")
         return agreed(measurement(plant.run(step.params)), names, plant)
+
+    def lost(self, step: Step, result: Measurement | None, said: str) -> DriveLostError:
+        """The record is out of reach, or another process has it: what became of the experiment is for a person to say."""
+        measured = "" if result is None else f" It measured {result}, which is NOT stored and may have been cut short."
+        error = DriveLostError(
+            f"Run {self.campaign.name!r}: {self.campaign.driving_lost}. This was during {step.name} with {step.params}. {said}"
+            f"{measured} Look at the run, and say there what became of it."
+        )
+        error.shown = True
+        return error
 
     def not_sent(self, step: Step, error: ExperimentAborted) -> Result:
         """Nothing reached the plant: the same experiment may follow later."""
@@ -290,6 +324,8 @@ class _Runner:
                 return Result(End.VIOLATION, str(error))
             except OvertakenError:
                 time.sleep(POLL / 5.0)  # another process wrote something else at this moment
+            except DriveLostError:  # it shows the measurement
+                raise
             except ConflictError as error:
                 return self.untold(step, result, error)
             except StorageError as error:
@@ -319,22 +355,33 @@ class _Runner:
         )
 
     def token(self, step: Step) -> str:
-        """What tells two hand-outs of the same step apart."""
+        """What tells two hand-outs of the same step apart: never a clock."""
         ledger = self.campaign.ledger
         if step.pending is None:
             start = next_start(ledger)
-            return start.sent_at if start is not None else "told"
-        return ledger.pending.started_at if ledger.pending is not None else "told"
+            return start.token or start.sent_at if start is not None else "told"
+        return str(ledger.pending.started_seq) if ledger.pending is not None else "told"
 
 
 @contextmanager
 def watching(campaign: Campaign, plant: Plant) -> Iterator[list[str]]:
-    """Stop the plant as soon as another process stops the run; afterwards the list that it yields holds by whom and why.
+    """Stop the plant as soon as another process stops the run, or this one no longer drives it.
 
-    A database that does not answer delays nobody: who watches may be left behind, and then stops nothing any more.
+    The list that it yields afterwards holds by whom and why, and what is known of the stop; it is empty if there was none. A
+    database that does not answer delays nobody: who watches may be left behind, and then stops nothing any more.
     """
     stopped: list[str] = []
     over, acted, deciding = threading.Event(), threading.Event(), threading.Lock()
+
+    def stop(by: str, why: str) -> bool:
+        with deciding:
+            if over.is_set() or stopped:
+                return False
+            stopped.extend([by, ""])
+        said = stop_now(plant)
+        stopped[:] = [by + ending(why, said), said]
+        acted.set()
+        return True
 
     def watch() -> None:
         while not over.wait(POLL):
@@ -342,31 +389,35 @@ def watching(campaign: Campaign, plant: Plant) -> Iterator[list[str]]:
                 ledger = campaign.ledger
             except Exception:
                 continue  # the database does not answer: look again
-            if ledger.status != "stopped":
-                continue
-            with deciding:
-                if over.is_set():
-                    return
-                stopped.append("somebody")
-            said = stop_now(plant)
-            why = f"{f' ({ledger.reason})' if ledger.reason else ''}{'' if said == STOPPED else f'; {said}'}"
-            stopped[0] += why
-            acted.set()
-            stopped[0] = stopper(campaign, ledger) + why
-            return
+            if ledger.status == "stopped":
+                why = f" ({ledger.reason})" if ledger.reason else ""
+                if stop("somebody", why):
+                    stopped[0] = stopper(campaign, ledger) + ending(why, stopped[1])
+                return
 
-    thread = threading.Thread(target=watch, name="watching", daemon=True)
-    thread.start()
+    def count() -> None:  # in a thread of its own: the other one may wait for an answer that never comes
+        while not over.wait(POLL):
+            if lost := campaign.driving_lost:
+                stop(lost, "")
+                return
+
+    def ending(why: str, said: str) -> str:
+        return why if said == STOPPED else f"{why}; {said}"
+
+    threads = [threading.Thread(target=target, name="watching", daemon=True) for target in (watch, count)]
+    for thread in threads:
+        thread.start()
     try:
         yield stopped
     finally:
         with deciding:
             over.set()
-        thread.join(POLL)
+        for thread in threads:
+            thread.join(POLL)
         while stopped and not acted.wait(POLL):  # until the stop has succeeded or failed
             pass
         if stopped:
-            thread.join(10.0 * POLL)
+            threads[0].join(10.0 * POLL)
 
 
 def stopper(campaign: Campaign, ledger: Ledger) -> str:

@@ -2,8 +2,9 @@
 
 A run is a list of events, numbered from 1 without gaps, that are only ever appended. All events of one step are one transaction,
 synced to disk before `append` returns. Who appends says which event he saw last; if another process was quicker, nothing is
-written (`ConflictError`). Each event carries a digest of itself and of its predecessor: a record that was edited, or that lost
-events in the middle, is recognised when it is read. Readers never wait for a writer.
+written (`ConflictError`). Each event carries a seal: a digest of itself, of the run's name, of the request that led to it and of
+its predecessor; the run has the number and the seal of its last event. A record that was edited, renamed, or that lost events or
+requests, is recognised when it is read. Readers never wait for a writer.
 """
 
 from __future__ import annotations
@@ -15,76 +16,36 @@ import os
 import sqlite3
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import event as listening
 from sqlalchemy import exc
 
 from safebo.exceptions import (
     ConflictError,
+    DriveLostError,
     InDoubtError,
     InvalidValueError,
-    MissingExtraError,
     OvertakenError,
     StorageError,
     UnknownRunError,
 )
+from safebo.nesting import loads
+from safebo.runs import connect
+from safebo.runs.schema import LONGEST_NAME, MIGRATIONS, NOBODY, OF_EVENTS, SCHEMA, seal_of_requests
+from safebo.runs.schema import events as _events
+from safebo.runs.schema import leases as _leases
+from safebo.runs.schema import meta as _meta
+from safebo.runs.schema import requests as _requests
+from safebo.runs.schema import runs as _runs
 
-SCHEMA = 2
-"""Version of the tables that this program reads and writes."""
-
-WAIT = 30.0
-"""Seconds to wait for another process that writes."""
-
-LONGEST_NAME = 200
+__all__ = ["LONGEST_NAME", "MIGRATIONS", "SCHEMA", "Event", "Request", "Store", "now"]
 
 _MIGRATION_LOCK = 0x5AFEB0
-
-_tables = sa.MetaData()
-_meta = sa.Table("safebo_meta", _tables, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text, nullable=False))
-_runs = sa.Table(
-    "safebo_runs",
-    _tables,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("name", sa.String(LONGEST_NAME), nullable=False, unique=True),
-)
-_events = sa.Table(
-    "safebo_events",
-    _tables,
-    sa.Column("run", sa.Integer, sa.ForeignKey("safebo_runs.id"), primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.String(40), nullable=False),
-    sa.Column("at", sa.String(40), nullable=False),
-    sa.Column("who", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
-)
-_requests = sa.Table(  # since version 2
-    "safebo_requests",
-    _tables,
-    sa.Column("run", sa.Integer, sa.ForeignKey("safebo_runs.id"), primary_key=True, autoincrement=False),
-    sa.Column("key", sa.String(200), primary_key=True),
-    sa.Column("fingerprint", sa.String(64), nullable=False),
-    sa.Column("seq", sa.Integer, nullable=False),
-)
-
-
-def _first(connection: sa.Connection) -> None:
-    _tables.create_all(connection, tables=[_meta, _runs, _events])
-
-
-def _second(connection: sa.Connection) -> None:
-    """Keys of requests, so that one which is sent twice counts once."""
-    _tables.create_all(connection, tables=[_requests])
-
-
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _second)
-"""From version i to i + 1; an empty database has version 0."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +69,27 @@ class Request:
     seq: int = 0
 
 
+@dataclass(frozen=True)
+class Head:
+    """A run and where its record ends."""
+
+    run: int
+    name: str
+    since: int  # seals from this event on cover the run's name and the requests
+    seq: int
+    seal: str
+
+    def sealed(self, before: str, seq: Any, *parts: Any) -> str:
+        """The seal of an event that follows one of the seal `before`: (kind, at, who, body, key of its request, fingerprint)."""
+        *event, key, fingerprint = parts
+        covered = [before, self.name, seq, *event, key, fingerprint] if seq >= self.since else [before, seq, *event]
+        return hashlib.sha256(json.dumps(covered, default=repr).encode()).hexdigest()
+
+    def earlier(self, served: Sequence[tuple[int, str, str]]) -> str:
+        """The seal of the requests that the seals of the events do not cover."""
+        return seal_of_requests(self.name, self.since, [entry for entry in served if entry[0] < self.since])
+
+
 def now() -> str:
     """The time in UTC, to the microsecond."""
     return datetime.now(timezone.utc).isoformat(timespec="microseconds")
@@ -129,50 +111,16 @@ class Store:
         read_only  write nothing, not even the files that SQLite keeps beside its own: for a copy on a disk without write access
         """
         create = create and not read_only
-        text = str(url)
-        if not text.strip():
-            raise InvalidValueError('A database is a file such as "safebo.db" or a URL such as postgresql://user@host/name.')
-        if "://" not in text:
-            return cls._sqlite(Path(text), create, read_only)
+        database = connect.connect(url, create, read_only)
+        store = cls(database.engine, database.where)
         try:
-            parsed = sa.make_url(text)
-        except (exc.ArgumentError, ValueError):  # the text may contain a password
-            scheme = text.partition("://")[0]
-            raise InvalidValueError(
-                f"Not a database URL: {scheme!r:.30}://... Use sqlite:///FILE or postgresql://USER@HOST/NAME."
-            ) from None
-        backend = parsed.get_backend_name()
-        if backend == "sqlite":
-            if not parsed.database or parsed.database == ":memory:":
-                raise InvalidValueError(f"{text!r} names no file: a durable run needs one, such as sqlite:///safebo.db.")
-            return cls._sqlite(Path(parsed.database), create, read_only)
-        if backend in ("postgresql", "postgres"):
-            return cls._postgresql(parsed, create, read_only)
-        raise InvalidValueError(f"{backend!r} databases are not supported: use SQLite (a file) or PostgreSQL.")
-
-    @classmethod
-    def _sqlite(cls, path: Path, create: bool, read_only: bool) -> Store:
-        if path.is_dir():
-            raise StorageError(f"{str(path)!r} is a folder: name a file in it, such as safebo.db.")
-        if not create and not path.exists():
-            raise StorageError(f"There is no database {str(path)!r}. Start a run first, or name another file.")
-        if not path.parent.is_dir():
-            raise StorageError(f"The folder of the database {str(path)!r} does not exist.")
-        _refuse_foreign(path)
-        uri = path.absolute().as_uri() + (_reading_mode(path) if read_only else f"?mode={'rwc' if create else 'rw'}")
-
-        def connect() -> sqlite3.Connection:
-            connection = sqlite3.connect(uri, uri=True, timeout=WAIT, isolation_level=None, check_same_thread=False)
-            if not read_only:
-                connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")  # every commit is synced: nothing told is lost in a power cut
-            connection.execute("PRAGMA foreign_keys=ON")
-            return connection
-
-        engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool, pool_size=5, max_overflow=60)
-        listening.listen(engine, "begin", _begin)
-        store = cls._ready(engine, str(path), create, read_only)
-        store._file = path.absolute(), _identity(path)
+            with store._named():
+                store._migrate(create, read_only)
+                if database.file is not None:
+                    store._file = database.file, connect.identity(database.file)
+        except BaseException:
+            database.engine.dispose()
+            raise
         return store
 
     @property
@@ -180,44 +128,10 @@ class Store:
         """The kind of database: "sqlite" or "postgresql"."""
         return self._engine.dialect.name
 
-    def connection(self) -> sa.Connection:
-        """A connection of one's own, to be closed by whoever asked for it."""
-        with self._named():
-            return self._own().connect()
-
-    @classmethod
-    def _postgresql(cls, url: sa.URL, create: bool, read_only: bool) -> Store:
-        hidden = [name for name in url.query if "password" in name.lower()]
-        where = url.difference_update_query(hidden).set(drivername="postgresql").render_as_string(hide_password=True)
-        given = url.query.get("options", "")
-        settings = {
-            "synchronous_commit": "on",  # whatever the server's default is
-            "lock_timeout": f"{WAIT * 1000:.0f}",
-            "idle_in_transaction_session_timeout": f"{WAIT * 2000:.0f}",  # a client that hangs does not block the others
-            "default_transaction_read_only": "on" if read_only else "off",
-        }
-        options = " ".join([given if isinstance(given, str) else " ".join(given), *(f"-c {k}={v}" for k, v in settings.items())])
-        try:
-            engine = sa.create_engine(
-                url.set(drivername="postgresql+psycopg"),
-                connect_args={"options": options.strip(), "connect_timeout": 10, "client_encoding": "utf8"},
-                isolation_level="READ COMMITTED",
-                pool_pre_ping=True,  # the server may have been restarted
-                max_overflow=60,
-            )
-        except ImportError as error:
-            raise MissingExtraError(f"PostgreSQL needs a driver: pip install 'safebo[postgres]' ({error}).") from None
-        return cls._ready(engine, where, create, read_only)
-
-    @classmethod
-    def _ready(cls, engine: sa.Engine, where: str, create: bool, read_only: bool) -> Store:
-        store = cls(engine, where)
-        try:
-            store._migrate(create, read_only)
-        except BaseException:
-            engine.dispose()
-            raise
-        return store
+    @property
+    def identity(self) -> str:
+        """Names the database, however it was written down."""
+        return self.where if self._file is None else str(self._file[0])
 
     def close(self) -> None:
         """Close all connections."""
@@ -249,7 +163,7 @@ class Store:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             found = self._supported(_version(connection, self.where))  # another process may have done it meanwhile
             if found == 0 and connection.dialect.name == "sqlite" and sa.inspect(connection).get_table_names():
-                raise StorageError(_FOREIGN.format(self.where))
+                raise StorageError(connect.FOREIGN.format(self.where))
             for migration in MIGRATIONS[found:]:
                 migration(connection)
             connection.execute(sa.delete(_meta).where(_meta.c.key == "schema"))
@@ -266,8 +180,13 @@ class Store:
 
     def names(self) -> list[str]:
         """The runs, in the order in which they were created."""
+        of_runs = sa.select(_runs.c.id, _runs.c.name).outerjoin_from(_runs, _leases)
+        orphans = sa.select(_leases.c.run, _runs.c.name).outerjoin_from(_leases, _runs).where(_runs.c.id.is_(None))
         with self._reading() as connection:
-            return list(connection.scalars(sa.select(_runs.c.name).order_by(_runs.c.id)))
+            found = connection.execute(sa.union_all(of_runs, orphans)).all()
+        if not all(isinstance(row.id, int) and isinstance(row.name, str) for row in found):
+            raise StorageError(f"The list of runs in {self.where} is damaged: restore a backup.")
+        return [row.name for row in sorted(found, key=lambda row: row.id)]
 
     def create(self, name: str, events: Sequence[Event]) -> list[Event]:
         """A new run with its first events."""
@@ -275,36 +194,52 @@ class Store:
             raise InvalidValueError(f"A run's name is one line of at most {LONGEST_NAME} characters, got {name!r:.220}.")
         stored: list[Event] = []
         with self._settled(name, stored), self._writing() as connection:
+            _lock_name(connection, name)
             if connection.scalar(sa.select(_runs.c.id).where(_runs.c.name == name)) is not None:
                 raise ConflictError(f"There is a run {name!r} in {self.where} already: resume it, or choose another name.")
+            values = {"name": name, "since": 1, "earlier": seal_of_requests(name, 1, ()), "head": 0, "seal": ""}
             try:
-                run = connection.execute(sa.insert(_runs).values(name=name)).inserted_primary_key[0]  # type: ignore[index]
+                run = connection.execute(sa.insert(_runs).values(**values)).inserted_primary_key[0]  # type: ignore[index]
             except exc.IntegrityError:
                 raise ConflictError(f"A run {name!r} was created at this moment: resume it, or choose another name.") from None
-            stored += self._insert(connection, run, "", 0, events)
+            connection.execute(sa.insert(_leases).values(run=run, **NOBODY))
+            stored += self._insert(connection, Head(run, name, 1, 0, ""), events)
         return stored
 
-    def append(self, name: str, after: int, events: Sequence[Event], request: Request | None = None) -> list[Event]:
-        """Events after number `after`, which must be the last one; returns them as stored."""
+    def append(
+        self, name: str, after: int, events: Sequence[Event], request: Request | None = None, *, lease: str | None = None
+    ) -> list[Event]:
+        """Events after number `after`, which must be the last one; returns them as stored.
+
+        lease: the token of whoever drives the run (see `driving`); nothing is stored if somebody else has taken it over.
+        """
         stored: list[Event] = []
         with self._settled(name, stored), self._writing() as connection:
-            run = self._run(connection, name, lock=True)
-            last = connection.execute(
-                sa.select(_events.c.seq, _events.c.digest).where(_events.c.run == run).order_by(_events.c.seq.desc()).limit(1)
-            ).one_or_none()
-            if last is None:
-                raise StorageError(f"The record of run {name!r} in {self.where} is damaged at event 1: restore a backup.")
-            if last.seq != after:
+            head = self._head(connection, name, lock=True)
+            last = sa.select(_events.c.seq, _events.c.seal).where(_events.c.run == head.run).order_by(_events.c.seq.desc())
+            found = connection.execute(last.limit(1)).one_or_none()
+            if found is None or tuple(found) != (head.seq, head.seal):
+                raise self._damaged(name, 1 if found is None else min(found.seq, head.seq) + 1)
+            if lease is not None:
+                self._fenced(connection, head, lease)
+            if head.seq != after:
                 raise OvertakenError(
-                    f"Run {name!r} was changed by another process (event {last.seq}, expected {after}). Nothing was stored: "
+                    f"Run {name!r} was changed by another process (event {head.seq}, expected {after}). Nothing was stored: "
                     "read it again."
                 )
-            fresh = self._insert(connection, run, last.digest, after, events)
-            if request is not None:
-                values = {"run": run, "key": request.key, "fingerprint": request.fingerprint, "seq": fresh[-1].seq}
-                connection.execute(sa.insert(_requests).values(**values))
-            stored += fresh
+            stored += self._insert(connection, head, events, request)
         return stored
+
+    def _fenced(self, connection: sa.Connection, head: Head, lease: str) -> None:
+        row = connection.execute(sa.select(_leases.c.holder, _leases.c.who).where(_leases.c.run == head.run)).one_or_none()
+        if row is None or row.holder != lease:
+            raise DriveLostError(
+                f"Run {head.name!r} is no longer driven by this process, which was silent for too long: "
+                f"{'nobody drives it' if row is None or not row.holder else 'another one took it over'}. Nothing was stored."
+            )
+
+    def _damaged(self, name: str, seq: int) -> StorageError:
+        return StorageError(f"The record of run {name!r} in {self.where} is damaged at event {seq}: restore a backup.")
 
     @contextlib.contextmanager
     def _settled(self, name: str, written: Sequence[Event]) -> Iterator[None]:
@@ -314,7 +249,7 @@ class Store:
         except StorageError as error:
             if not written:  # there was no commit
                 raise
-            deadline = time.monotonic() + WAIT / 3.0
+            deadline = time.monotonic() + connect.WAIT / 3.0
             while True:
                 try:
                     stored = self._has(name, written[-1])
@@ -332,84 +267,138 @@ class Store:
     def _has(self, name: str, event: Event) -> bool:
         """Whether this very event is stored; waits for a commit under way."""
         with self._writing() as connection:
+            _lock_name(connection, name)
             try:
-                run = self._run(connection, name, lock=True)
+                head = self._head(connection, name, lock=True)
             except UnknownRunError:
                 return False
-            where = sa.and_(_events.c.run == run, _events.c.seq == event.seq)
-            return connection.scalar(sa.select(_events.c.digest).where(where)) == event.digest
+            where = sa.and_(_events.c.run == head.run, _events.c.seq == event.seq)
+            return connection.scalar(sa.select(_events.c.seal).where(where)) == event.digest
 
-    def _insert(self, connection: sa.Connection, run: int, digest: str, last: int, events: Sequence[Event]) -> list[Event]:
-        stored, at = [], now()
-        for seq, event in enumerate(events, last + 1):
+    def _insert(
+        self, connection: sa.Connection, head: Head, events: Sequence[Event], request: Request | None = None
+    ) -> list[Event]:
+        stored, at, seal = [], now(), head.seal
+        for seq, event in enumerate(events, head.seq + 1):
             body = json.dumps(event.body, allow_nan=False)
-            digest = _digest(digest, seq, event.kind, event.at or at, event.who, body)
-            stored.append(Event(event.kind, json.loads(body), event.who, event.at or at, seq, digest))
-            row = {"run": run, "seq": seq, "kind": event.kind, "at": event.at or at, "who": event.who, "body": body}
-            connection.execute(sa.insert(_events).values(**row, digest=digest))
+            served = request if request is not None and seq == head.seq + len(events) else None
+            row = {"seq": seq, "kind": event.kind, "at": event.at or at, "who": event.who, "body": body}
+            seal = head.sealed(seal, *row.values(), *((served.key, served.fingerprint) if served is not None else (None, None)))
+            stored.append(Event(event.kind, loads(body), event.who, event.at or at, seq, seal))
+            connection.execute(sa.insert(_events).values(run=head.run, **row, seal=seal))
+            if served is not None:
+                values = {"run": head.run, "key": served.key, "fingerprint": served.fingerprint, "seq": seq}
+                connection.execute(sa.insert(_requests).values(**values))
+        changes = {"head": head.seq + len(events), "seal": seal}
+        connection.execute(sa.update(_runs).where(_runs.c.id == head.run).values(**changes))
         return stored
 
     def events(self, name: str, after: int = 0, digest: str = "") -> list[Event]:
         """The events of a run after number `after`, whose digest is `digest`; checks that nothing is missing or changed."""
         after = max(after, 0)
-        columns = (_events.c.seq, _events.c.kind, _events.c.at, _events.c.who, _events.c.body, _events.c.digest)
         with self._reading() as connection:
-            run = self._run(connection, name)
-            where = sa.and_(_events.c.run == run, _events.c.seq >= after)
-            rows = list(connection.execute(sa.select(*columns).where(where).order_by(_events.c.seq)))
+            rows = connection.execute(_record(name, after)).all()
+            if not rows:
+                raise self._unknown(connection, name)
+        try:
+            return self._checked(name, rows, after, digest)
+        except TypeError:  # a number that became a text
+            raise StorageError(f"The record of run {name!r} in {self.where} is damaged: restore a backup.") from None
+
+    def _checked(self, name: str, rows: Sequence[sa.Row[Any]], after: int, digest: str) -> list[Event]:
+        """The events of `_record`, if their seals are those that they should have."""
+        first = rows[0]
+        head = Head(first.run, first.name, first.since, first.head, first.head_seal)
+        rows = [row for row in rows if row.seq is not None]
         if after:
             known = rows.pop(0) if rows and rows[0].seq == after else None
-            if digest and (known is None or known.digest != digest):
+            if digest and (known is None or known.seal != digest):
                 raise StorageError(
                     f"The record of run {name!r} in {self.where} is shorter or another one than before (event {after}): "
                     "was a backup restored? Open the run again."
                 )
-            digest = known.digest if known is not None else ""
+            if known is None:
+                return []
+            digest = known.seal
         result = []
         for seq, row in enumerate(rows, after + 1):
-            digest = _digest(digest, row.seq, row.kind, row.at, row.who, row.body)
-            if row.seq != seq or row.digest != digest:
-                raise StorageError(f"The record of run {name!r} in {self.where} is damaged at event {seq}: restore a backup.")
-            result.append(Event(row.kind, json.loads(row.body), row.who, row.at, row.seq, row.digest))
+            digest = head.sealed(digest, row.seq, row.kind, row.at, row.who, row.body, row.key, row.fingerprint)
+            if row.seq != seq or row.seal != digest:
+                raise self._damaged(name, seq)
+            result.append(Event(row.kind, loads(row.body), row.who, row.at, row.seq, row.seal))
+        if (head.seq, head.seal) != (after + len(result), digest):
+            raise StorageError(
+                f"The record of run {name!r} in {self.where} is damaged: it has {after + len(result)} events, and should have "
+                f"{head.seq!r:.20}. Restore a backup."
+            )
+        served = [(row.seq, row.key, row.fingerprint) for row in rows if row.key is not None]
+        if not after and (len(served) != first.served or head.earlier(served) != first.earlier):
+            raise StorageError(f"The name or the requests of run {name!r} in {self.where} are damaged: restore a backup.")
         return result
 
     def request(self, name: str, key: str) -> Request | None:
-        """The request of this key, if it has been served."""
+        """The request of this key, if it has been served.
+
+        It is looked for among the requests of the events, as `events` checks them: a damaged index of keys would not be noticed.
+        """
+        of_event = sa.and_(_requests.c.run == _events.c.run, _requests.c.seq == _events.c.seq)
+        query = sa.select(_events.c.seq, _requests.c.key, _requests.c.fingerprint).join_from(_events, _requests, of_event)
+        query = query.with_hint(_requests, f"INDEXED BY {OF_EVENTS}", "sqlite")
         with self._reading() as connection:
-            where = sa.and_(_requests.c.run == self._run(connection, name), _requests.c.key == key)
-            row = connection.execute(sa.select(_requests.c.fingerprint, _requests.c.seq).where(where)).one_or_none()
-        return None if row is None else Request(key, row.fingerprint, row.seq)
+            rows = connection.execute(query.where(_events.c.run == self._head(connection, name).run)).all()
+        return next((Request(key, row.fingerprint, row.seq) for row in rows if row.key == key), None)
 
     def last(self, name: str) -> int:
         """Number of the last event."""
-        with self._reading() as connection:
-            run = self._run(connection, name)
-            return int(connection.scalar(sa.select(sa.func.max(_events.c.seq)).where(_events.c.run == run)) or 0)
+        last = sa.select(sa.func.max(_events.c.seq)).where(_events.c.run == _runs.c.id).correlate(_runs).scalar_subquery()
+        with self._reading() as connection:  # one statement, one moment
+            row = connection.execute(sa.select(_runs.c.head, last.label("last")).where(_runs.c.name == name)).one_or_none()
+            if row is None:
+                raise self._unknown(connection, name)
+        if row.last != row.head:
+            raise StorageError(f"The record of run {name!r} in {self.where} is damaged at its end: restore a backup.")
+        return int(row.last)
 
-    def _run(self, connection: sa.Connection, name: str, lock: bool = False) -> int:
-        query = sa.select(_runs.c.id).where(_runs.c.name == name)
-        found = connection.scalar(query.with_for_update() if lock else query)  # who appends to the same run waits
+    def check(self) -> None:
+        """The database's own check of its file, where it has one; `StorageError` if it is damaged."""
+        if self.dialect != "sqlite":
+            return
+        with self._reading() as connection:
+            found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+        if found != "ok":
+            raise StorageError(f"The file {self.where} is damaged: {' '.join(str(found).split())}. Restore a backup.")
+
+    def _head(self, connection: sa.Connection, name: str, lock: bool = False) -> Head:
+        query = sa.select(_runs.c.id, _runs.c.name, _runs.c.since, _runs.c.head, _runs.c.seal).where(_runs.c.name == name)
+        found = connection.execute(query.with_for_update() if lock else query).one_or_none()  # who appends to the same run waits
         if found is None:
-            names = ", ".join(repr(n) for n in connection.scalars(sa.select(_runs.c.name).order_by(_runs.c.id.desc()).limit(5)))
-            raise UnknownRunError(
-                f"There is no run {name!r:.220} in {self.where}. " + (f"The latest are {names}." if names else "")
-            )
-        return int(found)
+            raise self._unknown(connection, name)
+        return Head(*found)
+
+    def _unknown(self, connection: sa.Connection, name: str) -> UnknownRunError:
+        names = ", ".join(repr(n) for n in connection.scalars(sa.select(_runs.c.name).order_by(_runs.c.id.desc()).limit(5)))
+        return UnknownRunError(f"There is no run {name!r:.220} in {self.where}. " + (f"The latest are {names}." if names else ""))
 
     # -- transactions ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _writing(self, patience: float | None = None) -> Iterator[sa.Connection]:
+        seconds = connect.WAIT + connect.SILENCE if patience is None else patience
         with self._named(), self._own().connect() as connection:
             connection = connection.execution_options(safebo_writes=True)
             self._same_file()
-            with connection.begin():
+            with connect.patience(connection, seconds), connection.begin():
                 yield connection
             self._same_file(written=True)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self._named(), self._own().connect() as connection, connection.begin():
+        with (
+            self._named(),
+            self._own().connect() as connection,
+            connect.patience(connection, connect.READING),
+            connection.begin(),
+        ):
             self._same_file()
             yield connection
 
@@ -419,7 +408,7 @@ class Store:
             return
         path, known = self._file
         try:
-            same = _identity(path) == known and (not written or Path(f"{path}-wal").exists())
+            same = connect.identity(path) == known and (not written or Path(f"{path}-wal").exists())
         except FileNotFoundError:
             same = False
         if not same:
@@ -447,9 +436,9 @@ class Store:
             ) from error
         except exc.TimeoutError as error:
             raise StorageError(f"All connections to {self.where} are busy: {error}. Nothing was stored.") from error
-        except (exc.DBAPIError, sqlite3.Error) as error:
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError, UnicodeError, MemoryError) as error:
             cause = error.orig if isinstance(error, exc.DBAPIError) else error
-            line = " ".join(str(cause).split())
+            line = " ".join(str(cause).split()) or type(cause).__name__
             advice = next((f" {text}" for word, text in _ADVICE.items() if word in line.lower()), "")
             raise StorageError(f"The database {self.where} cannot be used: {line}.{advice} Nothing was stored.") from error
 
@@ -467,49 +456,12 @@ _ADVICE = {
 }
 """Part of a database's message -> what to do."""
 
-_FOREIGN = "{} belongs to another program: name another file. Nothing was changed in it."
-
 _inherited: list[sa.Pool] = []
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
 
 
 def _dispose(engine: sa.Engine, process: int) -> None:
     if os.getpid() == process:
         engine.dispose()
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Look at a file without touching it; what is no database, or damaged, shows when it is opened."""
-    if not path.exists():
-        return
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error:
-        return
-    if names and _meta.name not in names:
-        raise StorageError(_FOREIGN.format(str(path)))
-
-
-def _reading_mode(path: Path) -> str:
-    """Parameters of the file's URI for reading; without the files beside it where SQLite cannot make them."""
-    plain = "?mode=ro"
-    try:
-        with contextlib.closing(sqlite3.connect(path.absolute().as_uri() + plain, uri=True, timeout=WAIT)) as connection:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
-    except sqlite3.OperationalError:
-        if not Path(f"{path}-wal").exists():  # nobody writes it, and all of it is in the file
-            return f"{plain}&immutable=1"
-    return plain
-
-
-def _begin(connection: sa.Connection) -> None:
-    writes = connection.get_execution_options().get("safebo_writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _version(connection: sa.Connection, where: str) -> int:
@@ -521,5 +473,33 @@ def _version(connection: sa.Connection, where: str) -> int:
     return int(value)
 
 
-def _digest(before: str, seq: int, kind: str, at: str, who: str, body: str) -> str:
-    return hashlib.sha256(json.dumps([before, seq, kind, at, who, body]).encode()).hexdigest()
+def _lock_name(connection: sa.Connection, name: str) -> None:
+    """Wait for whoever is creating a run of this name: before it is stored there is no row that could be waited for."""
+    if connection.dialect.name == "postgresql":
+        key = int.from_bytes(hashlib.sha256(f"create {name}".encode()).digest()[:8], "big", signed=True)
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
+
+def _record(name: str, after: int) -> sa.Select[Any]:
+    """Events from number `after` on with the requests that led to them, beside the head of the run: one statement, one moment.
+
+    A run without such events is one row without an event; `served` is the number of all requests.
+    """
+    of_run = sa.and_(_events.c.run == _runs.c.id, _events.c.seq >= after)
+    of_event = sa.and_(_requests.c.run == _events.c.run, _requests.c.seq == _events.c.seq)
+    served = (
+        sa.select(sa.func.count()).where(_requests.c.run == _runs.c.id).correlate(_runs).scalar_subquery()
+        if not after
+        else sa.null()
+    )
+    return (
+        sa.select(
+            *(_runs.c.id.label("run"), _runs.c.name, _runs.c.since, _runs.c.earlier, _runs.c.head),
+            *(_runs.c.seal.label("head_seal"), served.label("served")),
+            *(_events.c.seq, _events.c.kind, _events.c.at, _events.c.who, _events.c.body, _events.c.seal),
+            *(_requests.c.key, _requests.c.fingerprint),
+        )
+        .select_from(_runs.outerjoin(_events, of_run).outerjoin(_requests, of_event))
+        .where(_runs.c.name == name)
+        .order_by(_events.c.seq)
+    )

@@ -1,0 +1,26 @@
+"""The command that checks a run's record: verify."""
+
+from __future__ import annotations
+
+from safebo.cli.base import LOOK, Database, Json, Run, app, console, emit, locate
+
+
+@app.command(rich_help_panel=LOOK)
+def verify(run: Run, db: Database = None, as_json: Json = False) -> None:
+    """Read a run's whole record and check that nothing is missing or changed; also of a copy that cannot be written.
+
+    A record that is damaged ends with code 1 and says where.
+    """
+    from dataclasses import asdict
+
+    from safebo.runs import Store
+    from safebo.runs.verify import verify as verified
+
+    where, name = locate(run, db)
+    with Store.open(where, create=False, read_only=True) as store:
+        found = verified(store, name)
+    if as_json:
+        emit({"run": name, **asdict(found), "complete": True})
+        return
+    text = f"{name}: {found.events} events, {found.measurements} measurements, {found.aborts} aborted, complete"
+    console().print(text, markup=False)
