@@ -71,7 +71,7 @@ def test_a_ctrl_c_stops_the_rig_and_keeps_what_was_measured(tmp_path, experiment
     with subprocess.Popen(command, env=ENVIRONMENT, cwd=tmp_path, start_new_session=True, **pipes) as process:
         for _ in range(experiments):
             assert "measured" in process.stdout.readline()
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the rig's program as well
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does; the rig's program is in a session of its own
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in said and "FAILED" not in said
     first, second = said.splitlines()[-2:]
@@ -469,7 +469,7 @@ def test_a_slow_clean_up_does_not_spoil_an_orderly_end(tmp_path):
     program = f"import atexit, time\natexit.register(time.sleep, 60)\n{piped(tmp_path)[-1]}"
     plant = SubprocessPlant([sys.executable, "-c", program], timeout=20)
     plant.reset()
-    plant._line._process.send_signal(signal.SIGINT)
+    os.kill(plant._line.pid, signal.SIGINT)
     wait_until((tmp_path / "log").exists)  # stopped
     time.sleep(0.1)
     plant.emergency_stop()

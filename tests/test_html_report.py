@@ -94,9 +94,12 @@ def test_everything_is_in_it(run):
     for words in (
         "Best parameters", "Safety record", "Approvals, stops and decisions", "What is guaranteed", "How to reproduce",
         "2 certified experiments were measured, 1 of them outside a limit", "anna", "one certificate", "Fixed(value=1.0)",
-        run.events()[-1].digest,
+        run.events()[-1].digest, "was approved", "The run was paused", "The whole record",
     ):  # fmt: skip
         assert words in tags.words, words
+    assert not re.search(r"\d:\d\d\.\d", tags.words)  # no fractions of seconds, but where one points
+    assert ("title", run.events()[0].at) in tags.attributes
+    assert "aborted" in tags.words and "rejected" in tags.words
     assert tags.tags.count("img") == 4  # progress, norms, and a slice of each output
     assert "violation" in dict(tags.attributes).values() or ("class", "violation") in tags.attributes
     for name, value in tags.attributes:
@@ -127,15 +130,15 @@ def test_many_parameters(store):
     made = Campaign.create(store, "many", optimizer(3))
     made.tell({"a": 0.5, "b": 0.5, "c": 0.5}, 0.5, {"heat": 0.2})
     tags = Tags(rendered(made))
-    assert tags.tags.count("img") == 1 + 2 * (1 + 3)  # no trial yet, so no norms
+    assert tags.tags.count("img") == 1 + 2 * (2 + 3)  # two maps and three lines of each output; no trial yet, so no norms
 
 
 def test_without_matplotlib(run, monkeypatch):
     def missing(*_, **__):
-        raise MissingExtraError("Figures need matplotlib: pip install 'safebo[plot]'.")
+        raise MissingExtraError("Figures need matplotlib: pip install '.[plot]'.")
 
     monkeypatch.setattr("safebo.report.html.plot_progress", missing)
-    assert "safebo[plot]" in Tags(rendered(run)).words
+    assert ".[plot]" in Tags(rendered(run)).words
 
 
 def test_certificates_and_norms_are_drawn(run):

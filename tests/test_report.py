@@ -107,12 +107,14 @@ def test_bars_are_the_sets(line):
     cut = scene.full(line, None)
     grid = np.linspace(0.0, 1.0, 301)
     for name, mask_name in scene.SETS.items():
-        stretches = scene.stretches(cut, line.subdomains(), name)
+        own = scene.certified_stretches(cut, 301) if name == "S" else []
+        stretches = own or scene.stretches(cut, line.subdomains(), name)
         assert all(a <= b for a, b in stretches) and stretches == sorted(stretches)
+        assert not own or line.is_safe(np.array(own).reshape(-1, 1)).all()  # they end where the last certified point is
         x = np.concatenate([view.points[getattr(view, mask_name), 0] for view in line.subdomains()])
-        assert np.any([(x >= a - 1e-12) & (x <= b + 1e-12) for a, b in stretches], axis=0).all()
-    inside = np.array([any(a <= x <= b for a, b in scene.stretches(cut, line.subdomains(), "S")) for x in grid])
-    assert np.mean(inside != line.is_safe(grid)) < 0.03  # they differ by less than a grid point at each end
+        assert own or np.any([(x >= a - 1e-12) & (x <= b + 1e-12) for a, b in stretches], axis=0).all()
+    inside = np.array([any(a <= x <= b for a, b in scene.certified_stretches(cut, 301)) for x in grid])
+    assert (inside == line.is_safe(grid)).all()
 
 
 def test_user_units(tmp_path):
@@ -183,12 +185,81 @@ def test_truth_gets_its_own_panel(plane, tmp_path):
 
 def test_the_raster_is_the_safe_set(plane):
     cut = scene.full(plane, None)
-    safe = scene.raster(cut, plane.subdomains(), "S", 41)
-    exact = plane.is_safe(cut.mesh(41)[1]).reshape(41, 41)
+    axes, mesh = cut.mesh(41)
+    safe = scene.raster(cut, plane.subdomains(), "S", axes)
+    exact = plane.is_safe(mesh).reshape(41, 41)
     assert exact.any() and not exact.all()
     assert np.mean(safe != exact) < 0.08  # its edge, to within a grid point
     for name in ("M", "G"):
-        assert not (scene.raster(cut, plane.subdomains(), name, 41) & ~safe).any()
+        assert not (scene.raster(cut, plane.subdomains(), name, axes) & ~safe).any()
+
+
+@pytest.mark.parametrize("points", [5, 12, 41])
+def test_certified_points_lie_in_what_is_drawn_as_safe(points):
+    cubes = LocalCubes(n=3, delta=0.05)
+    opt = optimizer(2, 0, norm=Fixed(4.0), kernel=Matern(nu=1.5, lengthscale=0.3), cubes=cubes)  # the safe set is small
+    for _ in range(4):
+        trial = opt.ask()
+        cut = scene.full(opt, None)
+        axes, safe = scene.certified_area(cut, points, trial)
+        assert (safe.ravel() == opt.is_safe(cut.over(axes))).all()  # whatever is drawn as safe is certified
+        for point in [trial.x, *(s.x for s in opt.state.samples)]:
+            assert opt.is_safe([point]).all()
+            assert safe[tuple(int(np.abs(axis - p).argmin()) for axis, p in zip(axes, point, strict=True))]
+        figure = report.plot_state(opt)
+        (outline,) = found(figure.axes[0], "outline")
+        assert outline.get_paths()[0].contains_point(trial.x, radius=1e-9)
+        assert opt.ask().x == trial.x
+        opt.tell(trial, float(bump([trial.x])[0]))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_aborted_and_rejected_experiments_are_drawn(dim, tmp_path):
+    wide = {"kernel": Matern(nu=1.5, lengthscale=0.8), "norm": Fixed(2.0)} if dim == 3 else {}
+    opt = optimizer(dim, 1, **wide)
+    for reason in ("the arm is blocked", "rejected: too close", "rejected"):
+        opt.tell(opt.ask(), status="aborted", reason=reason)
+    trial = opt.ask()
+    opt.tell(trial, float(bump([trial.x])[0]))
+    opt.tell(opt.ask(), status="aborted", reason="again")
+    for figure in (report.plot_slice(opt, opt.domain.names[:2]), report.plot_progress(opt)):
+        assert (drawn(figure.axes[0], "aborted"), drawn(figure.axes[0], "rejected")) == (2, 2)
+        assert {"aborted experiment", "rejected trial"} <= set(labels(figure))
+        saved(figure, tmp_path / "given-up.png")
+    (early, *_, late) = [
+        drawn(report.plot_slice(o, o.domain.names[:2]).axes[0], "aborted", "rejected") for o in report.replay(opt)
+    ]
+    assert (early, late) == (0, 4)  # an abort belongs to its step
+
+
+def test_units_are_on_the_axes(plane, line):
+    units = {"x1": "V/rad", "x2": "s", "objective": "points"}
+    axes = report.plot_state(plane, units=units).axes
+    assert (axes[0].get_xlabel(), axes[0].get_ylabel(), axes[1].get_ylabel()) == ("x1 [V/rad]", "x2 [s]", "objective [points]")
+    axes = report.plot_state(line, units=units).axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("x1 [V/rad]", "objective [points]")
+    assert report.plot_progress(line, units=units).axes[0].get_ylabel() == "objective [points]"
+    assert report.plot_slice(plane, "x1", {"x2": 0.4}, units=units).axes[0].get_title() == "x2 = 0.4 s"
+
+
+def _free_objective():
+    opt = SafeOptimizer(
+        Box.unit(2), None, norm=Fixed(4.0), cubes=None, points_per_axis=9, constraints={"torque": Constraint(upper=1.0)}
+    )
+    opt.tell([0.5, 0.5], 1.0, {"torque": 0.1})
+    return opt
+
+
+def test_a_map_of_the_margin(plane, two_outputs, tmp_path):
+    figure = report.plot_state(plane, field="margin")
+    assert figure.axes[1].get_ylabel() == "margin of objective"
+    assert len(found(figure.axes[0], "limit")) == 1
+    saved(figure, tmp_path / "margin.png")
+    output = two_outputs.state.outputs[1]
+    lower, upper = np.array([-1.5, -0.5, 0.0]), np.array([-0.5, 0.5, 0.9])
+    np.testing.assert_allclose(scene.margin(output, lower, upper), [-0.5, 0.5, 0.1])
+    with pytest.raises(InvalidValueError, match="no limit to be distant from"):
+        report.plot_slice(_free_objective(), ("x1", "x2"), field="margin")
 
 
 def test_two_parameters_into_given_axes(plane):
@@ -227,7 +298,8 @@ def test_a_slice_through_the_start_shows_it_and_swaps_axes(space):
     assert drawn(axes, "initial") == 1
     one, two = (scene.slice_of(space, vary, {"x2": 0.4}) for vary in (("x1", "x3"), ("x3", "x1")))
     views = space.subdomains()
-    assert (scene.raster(one, views, "S", 21) == scene.raster(two, views, "S", 21).T).all()
+    first, second = (scene.raster(cut, views, "S", cut.mesh(21)[0]) for cut in (one, two))
+    assert (first == second.T).all()
 
 
 def test_a_slice_that_misses_every_local_cube_has_only_the_global_domain(space):
@@ -357,7 +429,7 @@ def test_animations_of_maps_and_slices(plane, space, tmp_path):
 def test_without_matplotlib_the_error_says_what_to_install(line, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for call in (report.plot_state, report.plot_progress, lambda opt: report.animate(opt, tmp_path / "run.gif")):
-        with pytest.raises(MissingExtraError, match=re.escape("pip install 'safebo[plot]'")):
+        with pytest.raises(MissingExtraError, match=re.escape("pip install '.[plot]'")):
             call(line)
 
 

@@ -211,7 +211,7 @@ def test_all_means_every_figure_once():
 
 def test_missing_matplotlib_is_an_error_that_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'safebo\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[plot\]'"):
         reproduce.main(["cubes"], tmp_path, quick=True)
 
 
@@ -219,7 +219,7 @@ def test_missing_mujoco_is_an_error_before_anything_runs(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("safebo.problems.furuta")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'safebo\[furuta\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[furuta\]'"):
         reproduce.main(["cubes", "furuta"], tmp_path, quick=True)
     assert not list(tmp_path.iterdir())
 

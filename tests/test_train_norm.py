@@ -236,7 +236,7 @@ def test_the_report_counts_under_estimates(shards, tiny):
 
 def test_a_missing_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'safebo\[torch\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[torch\]'"):
         train_norm.main(tmp_path, quick=True, stage="train")
 
 

@@ -41,6 +41,7 @@ _EXPLORE_EVERY = 5
 
 Estimates = list[tuple[int, tuple[float, ...]]]  # (cube number, raw norm estimate per output)
 Choice = tuple[Cube, Candidate] | None
+Revised = tuple[SubDomains, Estimates, list[Refutation], Choice, frozenset[Cube]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,7 @@ class Analysis:
     best_lower: float
     choice: Choice
     stop_reason: StopReason | None
+    current: frozenset[Cube]  # the sub-domains whose norms fit all samples; the others wait until they are needed, see `present`
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -65,14 +67,33 @@ def rules_of(settings: Settings) -> Rules:
 def analyse(state: State, committed: SubDomains) -> Analysis:
     """The next candidate and everything behind it, or why there is none."""
     if state.settings.screening is None:
-        subdomains, estimates, refutations, choice = _revise(state, committed, *_update(state, committed, state.step))
+        revised = _revise(state, committed, *_update(state, committed, state.step))
     else:
-        subdomains, estimates, refutations, choice = _screen(state, committed)
+        revised = _screen(state, committed)
+    subdomains, estimates, refutations, choice, current = revised
     usable = unblocked(state, subdomains)
     best_lower = _best_lower(usable)
     reason = None if choice is not None else _stop_reason(state, subdomains, usable, best_lower)
     record = NormRecord(state.step, tuple(estimates))
-    return Analysis(subdomains, usable, record, tuple(refutations), best_lower, choice, reason)
+    return Analysis(subdomains, usable, record, tuple(refutations), best_lower, choice, reason, current)
+
+
+@one_blas_thread()
+def present(state: State, analysis: Analysis, points: FloatArray | None = None) -> Analysis:
+    """The analysis with every sub-domain around `points` (p, n) certified by all samples; without points, every sub-domain.
+
+    A step brings only those sub-domains up to date that its choice rests on. What is shown as certified must not rest on the norm
+    that a sub-domain had at its last sample, since samples elsewhere may have taught since then that it is too small. This is for
+    looking: nothing of it is recorded.
+    """
+    slack = state.settings.domain.rounding
+    around = [cube for cube in analysis.subdomains if points is None or cube.contains(points, slack).any()]
+    old = frozenset(around) - analysis.current
+    if not old:
+        return analysis
+    subdomains = _update(state, analysis.subdomains, state.step, only=old)[0]
+    usable, current = unblocked(state, subdomains), analysis.current | old
+    return replace(analysis, subdomains=subdomains, open=usable, best_lower=_best_lower(usable), current=current)
 
 
 @one_blas_thread()
@@ -103,12 +124,12 @@ def repeat(state: State, committed: SubDomains, record: NormRecord) -> SubDomain
 
 
 def _update(
-    state: State, base: SubDomains, step: int, record: NormRecord | None = None, only: Cube | None = None
+    state: State, base: SubDomains, step: int, record: NormRecord | None = None, only: frozenset[Cube] | None = None
 ) -> tuple[SubDomains, Estimates, list[Refutation]]:
     """Sub-domains after `step` samples.
 
-    With a record exactly its sub-domains are recomputed, with its estimates. `only` restricts a fresh computation to one of them,
-    which may then be one without new samples: it changes if its norm rises.
+    With a record exactly its sub-domains are recomputed, with its estimates. `only` restricts a fresh computation to some of
+    them, which may then be some without new samples: those change if their norms rise.
     """
     settings, rules = state.settings, rules_of(state.settings)
     x, values, inside = state.x()[:step], state.values()[:step], state.inside()[:step]
@@ -118,8 +139,9 @@ def _update(
     estimates: Estimates = []
     for position, cube in enumerate(order):
         raw = None if recorded is None else recorded.get(position)
-        touched = recorded is None and only in (None, cube) and _touched(cube, base, x)
-        stale = recorded is None and only == cube and not touched and cube in base
+        wanted = recorded is None and (only is None or cube in only)
+        touched = wanted and _touched(cube, base, x)
+        stale = wanted and only is not None and not touched and cube in base
         if raw is None and not touched and not stale:
             continue
         draft = prepare(cube, base.get(cube), rules, x, values, inside, (settings.seed, step), raw)
@@ -150,7 +172,7 @@ def _touched(cube: Cube, base: Mapping[Cube, SubDomain], x: FloatArray) -> bool:
 
 def _revise(
     state: State, committed: SubDomains, subdomains: SubDomains, estimates: Estimates, refutations: list[Refutation]
-) -> tuple[SubDomains, Estimates, list[Refutation], Choice]:
+) -> Revised:
     """The choice, where every sub-domain it rests on has a norm that fits ALL samples (for estimators that learn from them).
 
     Those are the sub-domain that certifies the choice and the one that holds the best lower bound. Others keep the norm of their
@@ -161,13 +183,13 @@ def _revise(
         usable = unblocked(state, subdomains)
         choice = _choose(usable, _best_lower(usable), state)
         if not _revises(state.settings):
-            return subdomains, estimates, refutations, choice
+            return subdomains, estimates, refutations, choice, frozenset(subdomains)
         needed = list(subdomains) if choice is None else [choice[0], _best_cube(usable)]
         old = [cube for cube in needed if cube is not None and cube not in current]
         if not old:
-            return subdomains, estimates, refutations, choice
+            return subdomains, estimates, refutations, choice, frozenset(current)
         for cube in old:
-            subdomains, found, events = _update(state, subdomains, state.step, only=cube)
+            subdomains, found, events = _update(state, subdomains, state.step, only=frozenset([cube]))
             estimates, refutations = estimates + found, refutations + events
             current.add(cube)
 
@@ -191,7 +213,7 @@ def _raised(draft: Draft, before: SubDomain) -> Draft | None:
     return replace(draft, raw=tuple(max(raw, norm) for raw, norm in zip(draft.raw, norms, strict=True)))
 
 
-def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates, list[Refutation], Choice]:
+def _screen(state: State, committed: SubDomains) -> Revised:
     """Rank the touched sub-domains with the screening norm and certify them one by one (appendix "Role of the RNN").
 
     The first sub-domain whose certified candidate is the screened one wins. If none does, every touched sub-domain has been
@@ -203,17 +225,19 @@ def _screen(state: State, committed: SubDomains) -> tuple[SubDomains, Estimates,
     ranked = [(cube, subdomain.candidate(best)) for cube, subdomain in ranking.items()]
     ranked.sort(key=lambda pair: -pair[1].uncertainty if pair[1] is not None else np.inf)
     current, estimates, refutations = committed, list[tuple[int, tuple[float, ...]]](), list[Refutation]()
+    done = set[Cube]() if _revises(state.settings) else set(committed) - set(screened)
     for cube, wanted in ranked:
         if cube in screened or _revises(state.settings):
-            current, found, events = _update(state, current, state.step, only=cube)
+            current, found, events = _update(state, current, state.step, only=frozenset([cube]))
+            done.add(cube)
             estimates.extend(found)
             refutations.extend(events)
         usable = unblocked(state, current)
         certified = usable[cube].candidate(_best_lower(usable))
         if wanted is not None and certified is not None and certified.x == wanted.x:
-            return current, estimates, refutations, (cube, certified)
+            return current, estimates, refutations, (cube, certified), frozenset(done)
     usable = unblocked(state, current)
-    return current, estimates, refutations, _choose(usable, _best_lower(usable), state)
+    return current, estimates, refutations, _choose(usable, _best_lower(usable), state), frozenset(done)
 
 
 def _screened(state: State, committed: SubDomains) -> SubDomains:

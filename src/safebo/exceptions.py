@@ -115,9 +115,10 @@ class WorkerLostError(SafeboError, RuntimeError):
 
 
 class ExperimentAborted(SafeboError):
-    """An experiment did not end with a measurement. The plant was stopped, and nothing may be told about it.
+    """An experiment did not end with a measurement. A stop of the plant was tried, and nothing may be told about it.
 
-    `reason` is one line, `params` are those of the experiment; the error behind it is the `__cause__`.
+    `reason` is one line and says what is known of the plant, `params` are those of the experiment; the error behind it is the
+    `__cause__`.
     """
 
     def __init__(self, reason: str, params: dict[str, float] | None = None) -> None:

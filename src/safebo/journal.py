@@ -28,11 +28,14 @@ class Journal(Protocol):
         """Why nothing may be asked for at present: paused, stopped, a violation."""
 
     @property
-    def pending(self) -> Trial | None:
-        """The trial that was asked for and has neither been told nor aborted."""
+    def pending(self) -> Waiting | None:
+        """The trial that was asked for and has neither been told nor aborted nor withdrawn."""
 
-    def asked(self, trial: Trial) -> None:
-        """Before a trial is handed out."""
+    def asked(self, trial: Trial, record: NormRecord | None) -> bool:
+        """Before a trial is handed out; `record` are the norms that it is certified with.
+
+        False if its certificate was not of the present any more: it is withdrawn, and another one is to be asked for.
+        """
 
     def exhausted(self, reason: StopReason) -> None:
         """There is nothing left to ask for."""
@@ -43,8 +46,24 @@ class Journal(Protocol):
     def aborted(self, abort: Abort) -> None:
         """Before an aborted experiment counts."""
 
-    def retried(self, trial: Trial) -> None:
-        """Before the pending trial is handed out once more."""
+    def retried(self, trial: Trial) -> bool:
+        """Before the pending trial is handed out once more; False if it is withdrawn instead, since its certificate is old."""
+
+
+class Waiting(Protocol):
+    """A trial that waits for its measurement, or for going to the plant."""
+
+    @property
+    def trial(self) -> Trial:
+        """The trial and its certificate."""
+
+    @property
+    def record(self) -> NormRecord | None:
+        """The norms that it was certified with; None in runs that were stored before these were."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether something was told, aborted or taken back since it was asked for: its certificate is of the past."""
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, kve
 
 from safebo.exceptions import InvalidValueError, MissingExtraError
+from safebo.extras import how_to_install
 
 FloatArray = NDArray[np.float64]
 
@@ -267,7 +268,7 @@ def _gpytorch() -> tuple[Any, Any]:
         import gpytorch  # type: ignore[import-not-found, unused-ignore]
         import torch
     except ImportError as error:
-        raise MissingExtraError("Converting kernels needs GPyTorch: pip install 'safebo[gpytorch]'.") from error
+        raise MissingExtraError(f"Converting kernels needs GPyTorch: {how_to_install('gpytorch')}.") from error
     return gpytorch, torch
 
 

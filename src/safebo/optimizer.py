@@ -15,11 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from safebo.analysis import Analysis, analyse, joint_interval, repeat, rules_of
+from safebo.analysis import Analysis, analyse, joint_interval, present, repeat, rules_of
 from safebo.bounds import ConfidenceBound, MartingaleMixture
 from safebo.domain import Box, Cube, GlobalDomain, Locality, default_cubes, resolve_points_per_axis
 from safebo.exceptions import (
     AlreadyToldError,
+    ConflictError,
     InvalidValueError,
     JitterWarning,
     NoInitialSampleError,
@@ -30,13 +31,14 @@ from safebo.exceptions import (
 )
 from safebo.inspection import SubDomainView, certifies, view
 from safebo.intervals import Refutation
-from safebo.journal import Journal, not_stored
+from safebo.journal import Journal, Waiting, not_stored
 from safebo.kernels import Matern, StationaryKernel
+from safebo.measured import Measured, measured_points
 from safebo.norms import NormEstimator, default_norm
 from safebo.notices import check_lengthscales, check_norms, check_scale, warn_refuted
 from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, outside, resolve_outputs
 from safebo.posterior import Posterior
-from safebo.state import Abort, Sample, Settings, State, checked_context
+from safebo.state import Abort, NormRecord, Sample, Settings, State, checked_context
 from safebo.subdomain import SubDomain
 
 FloatArray = NDArray[np.float64]
@@ -65,8 +67,18 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class _Issued:
+    """What an optimizer remembers of a trial that it handed out."""
+
+    x: tuple[float, ...]
+    params: dict[str, float]
+    record: NormRecord | None  # the norms that certified it; older runs did not store them
+    stale: bool = False  # whether the state has changed since, as far as an older run tells
+
+
+@dataclass(frozen=True)
 class Best:
-    """The parameters with the largest certified lower bound of the objective."""
+    """The parameters to use: never worse than the best ones that were measured inside every limit, see `SafeOptimizer.best`."""
 
     params: dict[str, float]
     lower: float
@@ -186,7 +198,8 @@ class SafeOptimizer:
         self._committed: dict[Cube, SubDomain] = {}
         self._replayed = 0  # how many of the state's records `_committed` contains
         self._analysis: Analysis | None = None
-        self._issued: dict[str, tuple[tuple[float, ...], dict[str, float]]] = {}  # id -> point, parameters
+        self._shown: Analysis | None = None  # the same with more sub-domains brought up to date, for looking
+        self._issued: dict[str, _Issued] = {}
         self._journal: Journal | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -272,13 +285,12 @@ class SafeOptimizer:
         if not samples:
             return
         trial = rows[0][0] if isinstance(rows[0][0], Trial) else None
-        current = self._require_analysis() if trial is not None and trial.id == self._trial_id() else None
+        record = self._record_of(trial)
         if self._journal is not None:
-            self._journal.told(samples, None if current is None else current.record)
-        if current is not None:
-            self._committed, self._replayed = current.subdomains, self._replayed + 1
+            self._journal.told(samples, record)
         first = self._state.step == 0
-        self._state = self._state.told(samples[0], None if current is None else current.record)
+        self._commit(record)
+        self._state = self._state.told(samples[0], record)
         for sample in samples[1:]:
             self._state = self._state.told(sample, None)
         self._analysis = None
@@ -288,6 +300,26 @@ class SafeOptimizer:
             check_scale(self._state)
         for i, sample in enumerate(samples, self._state.step - len(samples) + 1):
             self._warn_violated(i, sample)
+
+    def _record_of(self, trial: Trial | None) -> NormRecord | None:
+        """The norms that a trial was certified with, however long ago it was asked for."""
+        if trial is None:
+            return None
+        issued = self._issued[trial.id]
+        if issued.record is None and not issued.stale:
+            return self._require_analysis().record
+        return issued.record
+
+    def _commit(self, record: NormRecord | None) -> None:
+        """Take over the sub-domains behind a record: as they are if it is the present one's, else they are repeated later."""
+        if record is None:
+            return
+        records = self._state.records
+        late = bool(records) and records[-1].step > record.step
+        if late:  # it goes between records that were repeated already
+            self._committed, self._replayed = {}, 0
+        elif self._analysis is not None and self._analysis.record == record and self._replayed == len(records):
+            self._committed, self._replayed = self._analysis.subdomains, self._replayed + 1
 
     def _sample(self, what: Trial | Params, value: object, constraints: Any, context: object) -> Sample:
         trial = what if isinstance(what, Trial) else None
@@ -319,10 +351,11 @@ class SafeOptimizer:
         self._refresh()
         if self._journal is not None and self._journal.halted is not None:
             return None
-        if self._journal is not None and (pending := self._journal.pending) is not None:
-            self._journal.asked(pending)  # refuses if it was handed out by somebody else
-            self._issue(pending)
-            return pending
+        pending = None if self._journal is None else self._journal.pending
+        # `asked` refuses if it was handed out by somebody else
+        if self._journal is not None and pending is not None and self._journal.asked(pending.trial, pending.record):
+            self._issue(pending.trial, pending.record, pending.stale)
+            return pending.trial
         analysis = self._require_analysis()
         if analysis.choice is None:
             if self._journal is not None and analysis.stop_reason is not None:
@@ -348,12 +381,12 @@ class SafeOptimizer:
             refutations=analysis.refutations,
         )
         if self._journal is not None:
-            self._journal.asked(trial)
-        self._issue(trial)
+            self._journal.asked(trial, analysis.record)
+        self._issue(trial, analysis.record)
         return trial
 
-    def _issue(self, trial: Trial) -> None:
-        self._issued[trial.id] = trial.x, dict(trial.params)
+    def _issue(self, trial: Trial, record: NormRecord | None, stale: bool = False) -> None:
+        self._issued[trial.id] = _Issued(trial.x, dict(trial.params), record, stale)
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -365,34 +398,46 @@ class SafeOptimizer:
     # -- results --------------------------------------------------------------------------------------------------------
 
     def best(self) -> Best:
-        """The parameters with the largest certified lower bound of the objective, over all sub-domains and measured samples.
+        """The parameters to use: the best ones that were measured inside every limit, or certified ones that are surely better.
 
-        Where nothing is certified beyond the samples that were measured inside every limit, it is the best of those.
+        Of the measured ones it is those with the largest lower bound of the objective, from all that the sub-domains around them
+        know and from their own measurements (`bounds`). Parameters that were never measured take their place only if they are
+        certified and their lower bound lies above the mean of the measured ones.
         """
-        subdomains = self._require_analysis().open
-        found = [s.best for s in subdomains.values() if s.best is not None]
-        if found:
-            candidate = max(found, key=lambda c: c.lower[0])
+        analysis, measured = self._require_analysis(), self._measured
+        inside = measured.inside(self._state.outputs)
+        places = measured.x[inside] if inside.any() else self._state.x()[self._state.inside()]
+        low, high = self._interval(places, 0)
+        alone = measured.lower[inside, 0] if inside.any() else low
+        j = int(np.argmax(np.maximum(low, alone)))
+        x, lower, upper = places[j], float(low[j]), float(high[j])
+        mean = self._mean(x, lower, upper)
+        found = [s.best for s in analysis.open.values() if s.best is not None]
+        candidate = max(found, key=lambda c: c.lower[0], default=None)
+        if candidate is not None and candidate.lower[0] > mean:
             x, lower, upper = np.array(candidate.x), candidate.lower[0], candidate.upper[0]
-        else:
-            seeds = self._state.x()[self._state.inside()]
-            low, high = joint_interval(subdomains, self._state.outputs, seeds, only=0)
-            j = int(np.argmax(low[:, 0]))
-            x, lower, upper = seeds[j], float(low[j, 0]), float(high[j, 0])
+            mean = self._mean(x, lower, upper)
+        return Best(self.domain.as_dict(self.domain.from_unit(x)), lower, mean, upper)
+
+    def _mean(self, x: FloatArray, lower: float, upper: float) -> float:
+        """Posterior mean of the objective at one point of the unit cube, inside its interval."""
         mean, _ = self._posterior(0).at(x[None, :])
-        return Best(self.domain.as_dict(self.domain.from_unit(x)), lower, float(np.clip(mean[0], lower, upper)), upper)
+        return float(np.clip(mean[0], lower, upper))
 
     def bounds(self, x: ArrayLike, output: str | None = None) -> tuple[FloatArray, FloatArray]:
         """Lower and upper bound of an output (default: the objective) at points in user units, (p,) each.
 
-        Every sub-domain around a point holds an interval for it; the intersection is returned. Where two of them contradict each
-        other (one norm must be wrong), it is the interval that spans both.
+        Every sub-domain around a point holds an interval for it, and so does a measurement of just that point, see
+        `safebo.measured`; the intersection is returned. Where two of them contradict each other (one norm must be wrong), it is
+        the interval that spans both.
         """
-        points, index = self._unit_points(x), self._output_index(output)
-        lower, upper = joint_interval(
-            self._require_analysis().subdomains, self._state.outputs, points, only=index, slack=self.domain.rounding
-        )
-        return lower[:, 0], upper[:, 0]
+        return self._interval(self._unit_points(x), self._output_index(output))
+
+    def _interval(self, points: FloatArray, index: int) -> tuple[FloatArray, FloatArray]:
+        """Bounds of one output at points of the unit cube, certified by all samples."""
+        subdomains = self._present(points).subdomains
+        lower, upper = joint_interval(subdomains, self._state.outputs, points, only=index, slack=self.domain.rounding)
+        return self._measured.intersected(points, index, lower[:, 0], upper[:, 0])
 
     def mean(self, x: ArrayLike, output: str | None = None) -> FloatArray:
         """Posterior mean of an output (default: the objective) given all samples, at points in user units, (p,)."""
@@ -409,25 +454,39 @@ class SafeOptimizer:
             return prior.extend(self._state.x(), self._state.values()[:, index])
 
     def is_safe(self, x: ArrayLike) -> Mask:
-        """Which points in user units are certified as safe by some sub-domain, (p,)."""
+        """Which points in user units are certified as safe by some sub-domain, or by their own measurement, (p,)."""
         points = self._unit_points(x)
-        result = np.zeros(len(points), dtype=bool)
         blocked = self._state.blocked(points)
-        for subdomain in self._require_analysis().subdomains.values():
+        result = self._measured.certified(points, self._state.outputs) & ~blocked
+        for subdomain in self._present(points).subdomains.values():
             todo = np.flatnonzero(~result & ~blocked & subdomain.cube.contains(points, self.domain.rounding))
             if len(todo) and len(subdomain.rows):
                 result[todo] = certifies(subdomain, self._rules, points[todo])
         return result
 
     def safe_set(self) -> FloatArray:
-        """All grid points of all sub-domains that are certified as safe, in user units, (p, n), without repetition."""
+        """All certified points of the sub-domains' grids, and the certified measured ones, in user units, (p, n), each once."""
         pieces = [s.points[s.safe] for s in self.subdomains()]
-        return self.domain.from_unit(np.unique(np.concatenate(pieces), axis=0))
+        known = self._measured.x
+        sure = self._measured.certified(known, self._state.outputs) & ~self._state.blocked(known)
+        return self.domain.from_unit(np.unique(np.concatenate([*pieces, known[sure]]), axis=0))
 
     def subdomains(self) -> list[SubDomainView]:
-        """Intervals and sets S, M, G of every sub-domain on its grid, rebuilt on request."""
-        analysis = self._require_analysis()
+        """Intervals and sets S, M, G of every sub-domain on its grid, certified by all samples, rebuilt on request."""
+        analysis = self._present(None)
         return [view(s, self._rules, analysis.best_lower) for s in analysis.open.values()]
+
+    def _present(self, points: FloatArray | None) -> Analysis:
+        """The analysis in which the sub-domains around points of the unit cube, or all of them, are certified by all samples."""
+        with self._lock:
+            analysis = self._require_analysis()
+            self._shown = present(self._state, analysis if self._shown is None else self._shown, points)
+            return self._shown
+
+    @property
+    def _measured(self) -> Measured:
+        """What the measurements say of their own points."""
+        return measured_points(self._state, self.domain.rounding)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -450,7 +509,7 @@ class SafeOptimizer:
                 for record in self._state.records[self._replayed :]:  # after `from_json`: repeat what was committed
                     self._committed = repeat(self._state, self._committed, record)
                     self._replayed += 1
-                self._analysis = analyse(self._state, self._committed)
+                self._analysis, self._shown = analyse(self._state, self._committed), None
                 warn_refuted(self._analysis.refutations)
             return self._analysis
 
@@ -477,7 +536,7 @@ class SafeOptimizer:
         if self._journal is not None:
             self._journal.refresh()
 
-    def _follow(self, state: State, pending: Trial | None) -> None:
+    def _follow(self, state: State, pending: Waiting | None) -> None:
         """Take over a later state of the same run: only what is new in it is computed."""
         with self._lock:
             old, new = self._state, state
@@ -488,8 +547,8 @@ class SafeOptimizer:
                 self._journal, self._lock = journal, lock
             elif any(len(getattr(new, part)) > len(getattr(old, part)) for part in parts):
                 self._state, self._analysis = state, None
-            if pending is not None:
-                self._issue(pending)
+            if pending is not None and pending.trial.id not in self._issued:
+                self._issue(pending.trial, pending.record, pending.stale)
 
     # -- durable runs ---------------------------------------------------------------------------------------------------
 
@@ -516,15 +575,26 @@ class SafeOptimizer:
     @property
     def pending(self) -> Trial | None:
         """The trial of a stored run that was handed out and has neither been told nor aborted."""
-        return None if self._journal is None else self._journal.pending
+        waiting = None if self._journal is None else self._journal.pending
+        return None if waiting is None else waiting.trial
 
     def retry(self) -> Trial:
-        """Hand out the pending trial once more, after a person has made sure that this is right."""
+        """Hand out the pending trial once more, after a person has made sure that this is right.
+
+        If something was told or aborted since it was asked for, its certificate is of the past: another trial is returned.
+        """
         with self._lock:
-            if self._journal is None or (trial := self._journal.pending) is None:
+            if self._journal is None or (waiting := self._journal.pending) is None:
                 raise InvalidValueError("There is no pending trial to run again.")
-            self._journal.retried(trial)
-            return trial
+            if self._journal.retried(waiting.trial):
+                return waiting.trial
+            fresh = self._ask()
+            if fresh is None:
+                raise ConflictError(
+                    f"Trial {waiting.trial.id} was withdrawn: what was told since it was asked for does not certify it, nor any "
+                    f"other ({self.stop_reason})."
+                )
+            return fresh
 
     # -- checks ---------------------------------------------------------------------------------------------------------
 
@@ -536,7 +606,8 @@ class SafeOptimizer:
             raise AlreadyToldError(f"Trial {trial.id} has been told before; tell the parameters as a dict to add a repetition.")
         if self._journal is None and trial.id not in self._issued and self._state.step and trial.id == self._trial_id():
             self.ask()  # a trial from before a restart: the same state asks for it again
-        if self._issued.get(trial.id) != (trial.x, dict(trial.params)):
+        issued = self._issued.get(trial.id)
+        if issued is None or (issued.x, issued.params) != (trial.x, dict(trial.params)):
             raise UnknownTrialError(
                 f"Trial {trial.id} was not issued by this optimizer in its present state; tell its parameters as a dict instead."
             )

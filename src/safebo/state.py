@@ -19,6 +19,7 @@ from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
 from safebo.domain import Box, DoublingCubes, GlobalDomain, LocalCubes, Locality, SampleHull, resolve_points_per_axis
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
+from safebo.nesting import DEEPEST, deeper, loads, whole
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormEstimator, PosteriorScenario, Scenario
 from safebo.norms.base import check_served, count, positive, provides
 from safebo.outputs import Output, number
@@ -245,15 +246,38 @@ class State:
         )
 
     def digest(self) -> str:
-        """A short fingerprint of seed and data: trials carry it, so that a foreign or stale trial is recognised."""
-        aborts = [[(a.x, a.step) for a in self.aborts]] if self.aborts else []
-        content = json.dumps([self.settings.seed, [(s.x, s.values) for s in self.samples], *aborts])
+        """A short fingerprint of seed and history: trials carry it, so that a foreign or stale trial is recognised."""
+        samples = [(s.x, s.values, s.trial) for s in self.samples]
+        aborts = [(a.x, a.step, a.trial) for a in self.aborts]
+        content = json.dumps([self.settings.seed, samples, [record.entry() for record in self.records], aborts])
         return hashlib.sha256(content.encode()).hexdigest()[:10]
 
     def told(self, sample: Sample, record: NormRecord | None) -> State:
-        """The state after one more measurement."""
-        records = self.records if record is None else (*self.records, record)
+        """The state after one more measurement.
+
+        The record of a trial that was asked for early and told late goes where it belongs: records are ordered by their steps.
+        """
+        records = self.records
+        if record is not None:
+            later = sum(known.step > record.step for known in records)
+            position = len(records) - later
+            records = (*records[:position], record, *records[position:])
         return replace(self, samples=(*self.samples, sample), records=records)
+
+    def without(self, index: int) -> State:
+        """The state without sample number `index`, counted from 0: what was estimated with it is forgotten too."""
+        if not 0 <= index < self.step:
+            raise InvalidValueError(f"There is no measurement {index + 1}: there are {self.step}.")
+        samples = (*self.samples[:index], *self.samples[index + 1 :])
+        records = tuple(record for record in self.records if record.step <= index)
+        aborts = tuple(replace(abort, step=abort.step - (abort.step > index)) for abort in self.aborts)
+        state = replace(self, samples=samples, records=records, aborts=aborts)
+        if samples and not state.inside()[0]:
+            raise InvalidValueError(
+                f"Measurement {index + 1} cannot be taken back: the one after it, {samples[0].values}, is outside the limits, "
+                "and the first measurement must be a safe one. Take that one back first."
+            )
+        return state
 
     def aborted(self, abort: Abort) -> State:
         """The state after one more aborted experiment."""
@@ -290,7 +314,7 @@ class State:
     def from_json(cls, text: str) -> State:
         """The inverse of `to_json`."""
         try:
-            content = json.loads(text)
+            content = loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValueError(f"Not a safebo state: {error}.") from None
         if not isinstance(content, dict) or content.get("safebo") != FORMAT:
@@ -310,18 +334,35 @@ class State:
         return state
 
 
-def checked_context(value: object) -> dict[str, Any]:
-    """A validated copy of a measurement's context: a mapping of plain JSON values, of at most `LONGEST_CONTEXT` characters."""
+def checked_context(value: object, *, new: bool = True) -> dict[str, Any]:
+    """A validated copy of a measurement's context: a mapping of plain JSON values, of at most `LONGEST_CONTEXT` characters.
+
+    new   it is about to be told; one that was stored before there were limits of depth and text is taken as it is
+    """
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidValueError(f"A context maps names to plain values, got {value!r:.200}.")
+        raise InvalidValueError(f"A context maps names to plain values, got {_shown(value)}.")
+    if new and deeper(value, DEEPEST):
+        raise InvalidValueError(f"A context is nested at most {DEEPEST} levels deep: write what lies deeper as text.")
     try:
         text = json.dumps(dict(value), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidValueError(f"A context holds numbers, text, lists and mappings only, got {value!r:.200}: {error}.") from None
+        raise InvalidValueError(
+            f"A context holds numbers, text, lists and mappings only, got {_shown(value)}: {error}."
+        ) from None
+    if new and not whole(json.dumps(dict(value), ensure_ascii=False)):
+        raise InvalidValueError(f"A context holds whole characters only, got half of one (a surrogate): {text!r:.200}.")
     if len(text) > LONGEST_CONTEXT:
         raise InvalidValueError(f"A context has at most {LONGEST_CONTEXT} characters as JSON, got {len(text)}.")
     result: dict[str, Any] = json.loads(text)
     return result
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value, whatever it is."""
+    try:
+        return f"{value!r:.200}"
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply"
 
 
 def _numbers(values: Any, length: int, what: str) -> tuple[float, ...]:
@@ -354,7 +395,7 @@ def sample_of(entry: Any, settings: Settings) -> Sample:
     point, x, values, trial, *rest = entry
     place = _place(point, x, trial, settings)
     values = _numbers(values, len(settings.outputs), "a sample's measurements")
-    return Sample(*place, values, trial, checked_context(*rest) if rest else None)
+    return Sample(*place, values, trial, checked_context(*rest, new=False) if rest else None)
 
 
 def abort_of(entry: Any, settings: Settings) -> Abort:
@@ -379,10 +420,10 @@ def _check_history(state: State) -> None:
     """The first sample must be safe; every record must belong to a step of the state and to cubes that existed at it."""
     if state.step and not state.inside()[0]:
         raise InvalidValueError(f"The JSON state is damaged: its first sample {state.samples[0].values} is outside the limits.")
-    x, last = state.x(), 0
+    x, last = state.x(), 1
     for record in state.records:
         cubes = state.settings.locality.cubes(x[: record.step])
-        if not last < record.step <= state.step or any(cube >= len(cubes) for cube, _ in record.estimates):
+        if not last <= record.step <= state.step or any(cube >= len(cubes) for cube, _ in record.estimates):
             raise InvalidValueError(f"The JSON state is damaged: its norm record of step {record.step} does not fit its samples.")
         last = record.step
     if any(abort.step > state.step for abort in state.aborts):

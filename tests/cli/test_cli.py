@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from safebo import __version__
 from safebo.cli import Code, app
 from safebo.cli.base import MEANING, ORDER
 from safebo.exceptions import (
@@ -18,6 +22,8 @@ from safebo.exceptions import (
     PlantTimeoutError,
     StorageError,
 )
+from safebo.runs import Campaign, Store
+from safebo.runs.driving import driving
 
 pytestmark = pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
 
@@ -41,6 +47,10 @@ def test_without_a_command_there_is_help():
 def test_errors_of_the_command_line_itself(folder):
     folder("run", "--experiments", "-1", code=Code.INPUT)
     folder("nonsense", code=Code.INPUT)
+
+
+def test_the_version(folder):
+    assert folder("--version").stdout == f"safebo {__version__}\n"
 
 
 def test_paths_that_cannot_be_used_are_explained(folder):
@@ -69,10 +79,79 @@ def test_an_interrupt_says_whether_the_same_command_continues(folder, monkeypatc
 
 @pytest.mark.parametrize("plant", ["python", "command", "socket", "http", "manual"])
 def test_what_init_writes_passes_check(folder, plant):
+    (folder.path / "rig.py").unlink()
     folder("init", "new.toml", "--plant", plant)
     assert (folder.path / "experiment.py").exists() == (plant == "python")
+    assert (folder.path / "rig.py").exists() == (plant == "command")
     assert "is complete" in folder("check", "new.toml").stdout
-    assert folder.json("check", "new.toml")["name"] == "new"
+    found = folder.json("check", "new.toml")
+    assert found["name"] == "new"
+    assert not any("There is no" in text or "has no stop" in text for text in found["warnings"])
+
+
+def test_the_program_that_init_writes_runs(folder):
+    (folder.path / "rig.py").unlink()
+    folder("init", "new.toml", "--plant", "command")
+    result = folder.json("run", "new.toml", "--experiments", 1)
+    assert (result["end"], result["experiments"], result["run"]["measurements"]) == ("done", 1, 2)
+    off = subprocess.run([sys.executable, "rig.py", "off"], cwd=folder.path, check=False)
+    assert off.returncode == 0
+
+
+def test_the_program_that_init_writes_refuses_and_ends(folder):
+    (folder.path / "rig.py").unlink()
+    folder("init", "new.toml", "--plant", "command")
+    lines = [
+        {"id": 1, "command": "run", "params": {"kp": 7.0, "kd": 0.3}},
+        {"id": 2, "command": "dance"},
+        {"id": 3, "command": "reset"},
+        {"id": 4, "command": "run", "params": {"kp": 2.0, "kd": 0.3}},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    done = subprocess.run([sys.executable, "rig.py"], input=text, capture_output=True, text=True, cwd=folder.path, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [a["id"] for a in answers] == [1, 2, 3, 4]
+    assert "outside" in answers[0]["error"] and "dance" in answers[1]["error"]
+    assert set(answers[3]) == {"id", "objective", "constraints"}
+
+
+def test_check_looks_for_the_parts_of_a_plant(folder):
+    def warned(plant):
+        head = (folder.path / "small.toml").read_text().split("[plant]")[0]
+        (folder.path / "small.toml").write_text(f"{head}[plant]\ntimeout = 5.0\n{plant}\n")
+        said = folder.json("check", "small.toml")["warnings"]
+        return " ".join(text for text in said if "plant" in text and "has no stop" not in text)
+
+    (folder.path / "drive.sh").write_text("#!/bin/sh\n")
+    (folder.path / "broken.py").write_text("def measure(:\n")
+    for plant, words in (
+        ('type = "python"\ncallable = "nowhere:measure"', "no module 'nowhere'"),
+        ('type = "python"\ncallable = "rig:measur"\nstop = "rig:stop"', "has no 'measur'"),
+        ('type = "python"\ncallable = "rig:measure"\nstop = "rig:halt"', "has no 'halt'"),
+        ('type = "python"\ncallable = "broken:measure"', "cannot be read as Python"),
+        ('type = "command"\ncommand = ["no-such-program"]', "There is no program 'no-such-program'"),
+        ('type = "command"\ncommand = ["python3", "-u", "rgi.py"]', "rgi.py"),
+        ('type = "command"\ncommand = ["./drive.sh"]', "is not executable"),
+        ('type = "command"\ncommand = ["drive.sh"]', "is called './drive.sh'"),
+        ('type = "command"\ncommand = ["python3", "rig.py"]\nstop = ["python3", "of.py"]', "the stop of the plant"),
+    ):
+        assert words in warned(plant), plant
+    for plant in (
+        'type = "python"\ncallable = "rig:measure"\nstop = "rig:stop"',
+        'type = "python"\ncallable = "os:getpid"\nstop = "os.path:exists"',
+        'type = "command"\ncommand = ["python3", "-u", "rig.py", "x"]\nstop = ["python3", "-c", "pass"]',
+    ):
+        assert warned(plant) == ""
+    (folder.path / "drive.sh").chmod(0o755)
+    assert warned('type = "command"\ncommand = ["./drive.sh"]\nstop = ["./drive.sh"]') == ""
+
+
+def test_no_text_names_an_index_where_safebo_is_not():
+    root = Path(__file__).parents[2]
+    files = [*root.glob("*.md"), *(f for part in ("src", "docs", "examples") for f in (root / part).rglob("*.[pmt][ydox]*"))]
+    named = re.compile(r"pip install[^\n]{0,20}[ '\"]safebo\b")
+    said = [f"{f}: {m.group()}" for f in files if f.name != "CHANGELOG.md" for m in named.finditer(f.read_text(errors="replace"))]
+    assert said == []
 
 
 def test_init_replaces_nothing_unasked(folder):
@@ -158,6 +237,38 @@ def test_a_report(folder):
     assert "<small>" not in text
     folder("report", "small", code=Code.INPUT)
     folder("report", "small", "--force", "-o", "small.html")
+
+
+def test_a_run_that_nobody_drives_is_open(folder):
+    folder("run", "small.toml", "--experiments", "1")
+    assert "small: finished" in folder("status", "small").stdout
+    folder("run", "small.toml", "--name", "two", "--no-wait", "--confirm", code=Code.PERSON)
+    assert "two: open, nobody drives it; `safebo resume two` goes on" in folder("status", "two").stdout
+    content = folder.json("status", "two")
+    assert (content["status"], content["driver"]) == ("running", "")
+    store = Store.open("safebo.db")
+    with driving(Campaign.open(store, "two")):
+        by = folder.json("status", "two")["driver"]
+        assert by.startswith("process ")
+        shown = folder("status", "two").stdout
+        assert f"two: running, driven by {by.partition(' since')[0]} since 20" in shown
+        assert not re.search(r"\d:\d\d\.\d", shown)  # no fractions of seconds
+        assert by.partition(" since")[0] in folder("list").stdout
+    store.close()
+    rows = {line.split()[0]: line for line in folder("list").stdout.splitlines()}
+    assert "finished" in rows["small"] and re.search(r"open +nobody", rows["two"])
+    assert [r["driver"] for r in folder.json("list")] == ["", ""]
+
+
+def test_a_run_for_clients_says_when_they_asked(folder):
+    head = (folder.path / "small.toml").read_text().split("[plant]")[0]
+    (folder.path / "small.toml").write_text(head + "[plant]\ntype = 'http'\n")
+    folder("run", "small.toml")
+    assert "open, clients over HTTP may ask; nobody has asked yet" in folder("status", "small").stdout
+    folder("tell", "small", "--objective", 0.5, "--limit", "heat=0.1")
+    with Store.open("safebo.db") as store:
+        Campaign.open(store, "small").hand_out()
+    assert re.search(r"may ask; last asked 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d \w+\n", folder("status", "small").stdout)
 
 
 def test_unknown_runs(folder):
@@ -326,8 +437,6 @@ def terminal(monkeypatch):
 
 
 def _line(over):
-    import sys
-
     return sys.stdin.readline() or None
 
 
@@ -343,6 +452,42 @@ def test_a_person_at_the_terminal(by_hand):
     for answers, code in (("q\n", Code.PERSON), ("t\n0.5\n0.2\n", Code.OK)):
         by_hand("resume", "small", input=answers, code=code)
     assert by_hand.json("status", "small")["experiments"] == 2
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_value_that_is_hard_to_believe_is_entered_twice(by_hand):
+    # the start: 3 is above the limit of heat, confirmed; the trial: 46 was a slip, 0.52 is right; 9 is doubted and then said
+    # to be 0.25, which is believed
+    answers = ["0.5", "3", "0.25", "46", "0.52", "9", "0.25", "abort"]
+    shown = by_hand("run", "small.toml", "--experiments", "2", input="\n".join(answers) + "\n", code=Code.ABORTED).stderr
+    assert "heat: measured 3 K, must be at most 1: is that right? Enter it again" in shown
+    assert re.search(r"objective: measured 46, certified -?[\d.]+ to [\d.]+: is that right", shown)
+    assert re.search(r"heat: measured 9 K, certified \S+ to \S+, must be at most 1", shown)
+    run = by_hand.json("status", "small")
+    assert (run["measurements"], run["violations"], run["best_measured"]["values"]) == (2, 0, {"objective": 0.52, "heat": 0.25})
+
+
+@pytest.mark.usefixtures("terminal")
+def test_telling_a_value_that_is_hard_to_believe_at_the_terminal(by_hand):
+    by_hand("run", "small.toml", "--json", code=Code.PERSON)
+    by_hand("tell", "small", "--objective", 0.5, "--limit", "heat=0.2")
+    by_hand("resume", "small", "--json", code=Code.PERSON)
+    told = ("tell", "small", "--objective", 46, "--limit", "heat=0.2")
+    for answer in ("0.46\n", "\n", ""):
+        refused = by_hand(*told, input=answer, code=Code.INPUT).stderr
+        assert "objective: measured 46, certified" in refused and "Nothing was stored" in refused
+    assert by_hand.json("status", "small")["measurements"] == 1
+    assert "recorded" in by_hand(*told, input="46\n").stdout
+    assert by_hand.json("status", "small")["measurements"] == 2
+
+
+def test_without_a_terminal_it_is_pointed_out(by_hand):
+    by_hand("run", "small.toml", code=Code.PERSON)
+    by_hand("tell", "small", "--objective", 0.5, "--limit", "heat=0.2")
+    by_hand("resume", "small", code=Code.PERSON)
+    result = by_hand("tell", "small", "--objective", 46, "--limit", "heat=0.2", "--json")
+    assert "warning: objective: measured 46, certified" in result.stderr
+    assert json.loads(result.stdout)["run"]["measurements"] == 2
 
 
 @pytest.mark.usefixtures("terminal")
@@ -412,8 +557,8 @@ def test_earlier_measurements(folder):
     assert "2 of the 2 measurements" in folder("import", "small", "old.csv", code=Code.INPUT).stderr
     assert folder.json("status", "small")["measurements"] == 2
     found = folder.json("import", "small", "old.csv", "--again")
-    assert (found["imported"], found["outside"], found["run"]["status"]) == (2, 1, "finished")
-    assert "imported 2" in folder("import", "small", "old.csv", "--again").stdout
+    assert (found["imported"], found["outside"], found["run"]["status"]) == (2, 1, "stopped")
+    assert "the run is stopped" in folder("import", "small", "old.csv", "--again").stdout
 
 
 def test_runs_for_clients_that_poll(folder):
@@ -427,7 +572,6 @@ def test_runs_for_clients_that_poll(folder):
 
 
 def test_serve_hands_over(folder, monkeypatch):
-    import sys
     import types
 
     calls = []
@@ -442,7 +586,7 @@ def test_serve_hands_over(folder, monkeypatch):
     monkeypatch.delattr("safebo.server")
     monkeypatch.delitem(sys.modules, "safebo.server")
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert "safebo[serve]" in folder("serve", code=Code.INPUT).stderr
+    assert ".[serve]" in folder("serve", code=Code.INPUT).stderr
 
 
 def test_where_the_database_is(folder, monkeypatch):

@@ -376,4 +376,4 @@ def test_the_package_itself_does_not_need_them():
 
 def test_without_them_the_error_says_what_to_install():
     done = python("import sys; sys.modules['mujoco'] = None; import safebo.problems.furuta")
-    assert "MissingExtraError" in done.stderr and "pip install 'safebo[furuta]'" in done.stderr
+    assert "MissingExtraError" in done.stderr and "pip install '.[furuta]'" in done.stderr

@@ -56,8 +56,9 @@ class Interleaved(RuleBasedStateMachine):
         first = Campaign.create(self.stores[0], self.name, optimizer(), config=config)
         self.campaigns = [first, Campaign.open(self.stores[1], self.name)]
         self.confirm, self.on_violation = confirm, on_violation
-        self.halt, self.trial, self.out, self.approved = None, None, False, False
-        self.samples, self.aborts, self.closed, self.keys = 1, 0, [], {}
+        self.halt, self.trial, self.out, self.approved, self.stale = None, None, False, False, False
+        self.numbers, self.told, self.violated, self.accepted = [1], 1, [], 0
+        self.aborts, self.closed, self.keys = 0, [], {}
 
     def teardown(self):
         if not hasattr(self, "campaigns"):
@@ -101,7 +102,7 @@ class Interleaved(RuleBasedStateMachine):
     def ask(self, data):
         pending = self.expect(self.running and not self.out, self.chosen(data).ask)
         if pending is not None and self.trial is None:
-            self.trial, self.out, self.approved = pending.trial.id, False, False
+            self.trial, self.out, self.approved, self.stale = pending.trial.id, False, False, False
         elif pending is not None:
             assert pending.trial.id == self.trial
 
@@ -129,10 +130,26 @@ class Interleaved(RuleBasedStateMachine):
         self.expect(allowed, lambda: self.chosen(data).retry(identity))
         if allowed:
             self.out = self.approved = False
+            if self.stale:  # what was told meanwhile is not in its certificate
+                self.close()
 
     def close(self):
         self.closed.append(self.trial)
-        self.trial, self.out, self.approved = None, False, False
+        self.trial, self.out, self.approved, self.stale = None, False, False, False
+
+    def beside(self):
+        """Something changes beside the trial: one that waits is withdrawn, one that is out is of the past."""
+        if self.trial is not None and not self.out:
+            self.close()
+        self.stale = self.trial is not None
+
+    def told_one(self, value):
+        self.told += 1
+        self.numbers.append(self.told)
+        if value < 0.0:
+            self.violated.append(self.told)
+            if self.on_violation == "stop":
+                self.halt = StopReason.VIOLATION
 
     @precondition(lambda self: self.trial is not None or self.closed)
     @rule(data=st.data(), value=st.sampled_from([0.9, 0.5, -0.5, float("nan"), None]))
@@ -142,15 +159,29 @@ class Interleaved(RuleBasedStateMachine):
         allowed = identity == self.trial and good
         self.expect(allowed, lambda: program.tell(identity, value))
         if allowed:
-            self.samples += 1
             self.close()
-            if value < 0.0 and self.on_violation == "stop":
-                self.halt = StopReason.VIOLATION
+            self.told_one(value)
 
     @rule(data=st.data(), a=st.sampled_from([0.41, 0.47, 0.55, 2.0]), value=st.sampled_from([0.8, -0.2]))
     def tell_parameters(self, data, a, value):
         self.expect(a <= 1.0, lambda: self.chosen(data).tell({"a": a}, value))
-        self.samples += a <= 1.0
+        if a <= 1.0:
+            self.beside()
+            self.told_one(value)
+
+    @precondition(lambda self: len(self.numbers) > 1)
+    @rule(data=st.data())
+    def void(self, data):
+        number = data.draw(st.sampled_from([*range(1, self.told + 2)]), label="number")
+        allowed = number in self.numbers and (number != self.numbers[0] or self.numbers[1] not in self.violated)
+        self.expect(allowed, lambda: self.chosen(data).void(number, "typed wrong"))
+        if allowed:
+            self.beside()
+            self.numbers.remove(number)
+            was = number in self.violated
+            self.violated = [v for v in self.violated if v != number]
+            if was and self.halt is StopReason.VIOLATION and not any(v > self.accepted for v in self.violated):
+                self.halt = StopReason.PAUSED
 
     @rule(data=st.data(), key=st.sampled_from(["one", "two"]), a=st.sampled_from([0.43, 0.57]))
     def tell_with_key(self, data, key, a):
@@ -158,7 +189,9 @@ class Interleaved(RuleBasedStateMachine):
         receipt = self.expect(known is None or known[0] == a, lambda: self.chosen(data).tell({"a": a}, 0.7, key=key))
         if receipt is not None:
             assert receipt.repeated == (known is not None) and (known is None or known[1] == receipt.seq)
-            self.samples += known is None
+            if known is None:
+                self.beside()
+                self.told_one(0.7)
             self.keys.setdefault(key, (a, receipt.seq))
 
     @precondition(lambda self: self.trial is not None or self.closed)
@@ -175,7 +208,9 @@ class Interleaved(RuleBasedStateMachine):
     @rule(data=st.data(), a=st.sampled_from([0.05, 0.95, -1.0]))
     def abort_parameters(self, data, a):
         self.expect(a >= 0.0, lambda: self.chosen(data).abort({"a": a}, "fuse"))
-        self.aborts += a >= 0.0
+        if a >= 0.0:
+            self.beside()
+            self.aborts += 1
 
     @rule(data=st.data(), how=st.sampled_from(["pause", "stop"]))
     def halt_it(self, data, how):
@@ -184,10 +219,14 @@ class Interleaved(RuleBasedStateMachine):
         if allowed:
             self.halt = StopReason.PAUSED if how == "pause" else StopReason.STOPPED
 
-    @rule(data=st.data())
-    def resume(self, data):
-        self.expect(self.halt is not None, self.chosen(data).resume)
-        self.halt = None
+    @rule(data=st.data(), accept=st.booleans())
+    def resume(self, data, accept):
+        violation = self.halt is StopReason.VIOLATION
+        allowed = self.halt is not None and (accept or not violation)
+        self.expect(allowed, lambda: self.chosen(data).resume(accept_violation=accept))
+        if allowed:
+            self.halt = None
+            self.accepted = self.told if violation else self.accepted
 
     @rule(
         data=st.data(), changes=st.sampled_from([{"confirm": True}, {"confirm": False}, {"on_violation": "continue"}, {"x": 1}])
@@ -214,7 +253,8 @@ class Interleaved(RuleBasedStateMachine):
                 program.tell({"a": 0.5}, 0.9)
         finally:
             del journal.told
-        self.samples += 1
+        self.beside()
+        self.told_one(0.9)
 
     @invariant()
     def both_know_what_is_stored(self):
@@ -232,8 +272,11 @@ class Interleaved(RuleBasedStateMachine):
                 fold.aborts,
             )
             assert (found.pending, found.halt, found.config) == (fold.pending, fold.halt, fold.config)
+            assert (found.numbers, found.violations, found.voided) == (fold.numbers, fold.violations, fold.voided)
             assert campaign.optimizer.state == fold.state and campaign.optimizer.state.to_json() == fold.state.to_json()
-        assert (len(fold.samples), len(fold.aborts)) == (self.samples, self.aborts)
+        assert (list(fold.numbers), list(fold.violations)) == (self.numbers, self.violated)
+        assert (len(fold.samples), len(fold.aborts), fold.told) == (len(self.numbers), self.aborts, self.told)
+        assert fold.pending is None or fold.pending.stale == self.stale
         assert (fold.trial.id if fold.trial else None) == self.trial
         assert fold.pending is None or (fold.pending.out, fold.pending.approved is not None) == (self.out, self.approved)
         assert fold.halted is self.halt and fold.config.confirm == self.confirm
@@ -303,15 +346,18 @@ def test_a_trial_from_before_saving_is_told_afterwards(database_url):
     assert SafeOptimizer.load(database_url, "r").state == opt.state
 
 
-def test_a_trial_that_was_asked_for_and_not_handed_out_comes_first(store, database_url):
-    """Also when something was measured meanwhile."""
+def test_a_trial_that_waits_is_withdrawn_when_something_is_told_beside_it(store, database_url):
     campaign = Campaign.create(store, "r", optimizer())
     trial = campaign.ask().trial
     campaign.tell({"a": 0.52}, 0.99)
+    assert campaign.ledger.pending is None
+    assert [e.kind for e in campaign.events()] == ["created", "asked", "withdrawn", "told"]
     loaded = SafeOptimizer.load(database_url, "r")
-    assert loaded.ask() == trial
-    loaded.tell(trial, plant(trial.params))
-    assert [e.kind for e in campaign.events()] == ["created", "asked", "told", "started", "told"]
+    fresh = loaded.ask()
+    assert fresh.id != trial.id and certificate(fresh) == certificate(SafeOptimizer.from_json(loaded.state.to_json()).ask())
+    for late in (lambda: campaign.start(trial.id), lambda: campaign.approve(trial.id), lambda: campaign.tell(trial.id, 0.9)):
+        with pytest.raises(ConflictError, match="not pending"):
+            late()
 
 
 def test_keys_are_for_one_request(store):

@@ -148,13 +148,14 @@ def test_plants_in_a_line():
 
 def test_a_plant_that_is_not_there(tmp_path):
     settings = SafeOptimizer(Box({"a": (0.0, 1.0)}), 0.0).state.settings
-    (tmp_path / "bench.py").write_text("")
+    (tmp_path / "bench.py").write_text("def measure(params):\n    return 1.0\n")
 
     def said(**plant):
-        run = {"plant": {"start": [{"a": 0.5}], "folder": str(tmp_path), "stop": "x:y", **plant}}
-        return [text for text in describe.cautions(settings, run) if "cannot be" in text]
+        run = {"plant": {"start": [{"a": 0.5}], "folder": str(tmp_path), **plant}}
+        return [text for text in describe.cautions(settings, run) if "plant cannot be" in text]
 
     assert said(type="python", callable="bench:measure") == [] and said(type="python", callable="json:dumps") == []
     assert "'bnech'" in said(type="python", callable="bnech:measure")[0]
+    assert "has no 'off'" in said(type="python", callable="bench:measure", stop="bench:off")[0]
     assert said(type="command", command=["sh", "-c", "x"]) == []
     assert "'no-such-program'" in said(type="command", command=["no-such-program"])[0]

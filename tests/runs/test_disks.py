@@ -16,6 +16,8 @@ from safebo.exceptions import StorageError
 from safebo.runs import Campaign, Event, Follower, Store
 from tests.runs.common import certificate, optimizer, plant
 
+pytestmark = pytest.mark.filterwarnings("ignore::safebo.exceptions.SafeboWarning")
+
 
 @contextlib.contextmanager
 def mounted(folder, *options):

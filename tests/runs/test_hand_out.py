@@ -29,13 +29,15 @@ def test_a_trial_is_asked_for_and_started_in_one(store: Store) -> None:
     pending = run.hand_out(who="rig", key="a")
     assert pending is not None and pending.out and [e.kind for e in run.events()] == ["created", "asked", "started"]
     assert run.hand_out(who="rig", key="a") == pending  # the same key, the same trial
-    assert Campaign.open(store, "line").hand_out(key="a") == pending  # from another process as well
+    assert Campaign.open(store, "line").hand_out(who="rig", key="a") == pending  # from another process as well
+    with pytest.raises(ConflictError, match="another"):  # somebody else who chose the same key is not told to run it as well
+        run.hand_out(who="second rig", key="a")
     for key in (None, "b"):
         with pytest.raises(PendingTrialError):
             run.hand_out(key=key)
     run.tell(pending.trial.id, 0.8)
     with pytest.raises(ConflictError, match="not out any more"):
-        run.hand_out(key="a")
+        run.hand_out(who="rig", key="a")
     with pytest.raises(ConflictError, match="another request"):
         run.tell({"kp": 2.0}, 0.8, key="a")
     assert len(run.events()) == 4

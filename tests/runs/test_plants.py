@@ -140,9 +140,9 @@ def test_a_program_that_fails(body, error, message, persistent):
 
 
 def test_a_program_that_ends_badly_after_its_answer_is_not_trusted():
-    command = [sys.executable, "-c", 'import sys; input(); print(\'{"id": 1, "objective": 1}\', flush=True); sys.exit(4)']
+    ends = "reply['objective'] = 1; print(json.dumps(reply), flush=True); sys.exit(4)"
     with pytest.raises(PlantError, match="status 4"):
-        SubprocessPlant(command, timeout=20, persistent=False).run(PARAMS)
+        SubprocessPlant(rig(ends), timeout=20, persistent=False).run(PARAMS)
 
 
 def test_words_between_experiments_are_refused():
@@ -213,9 +213,9 @@ def test_the_emergency_stop_ends_a_deaf_program_and_runs_the_stop_program(tmp_pa
     plant = SubprocessPlant(deaf, timeout=20, stop=stop)
     plant.reset()
     plant.run(PARAMS)
-    process = plant._line._process
+    program = plant._line._program
     plant.emergency_stop()
-    assert process.poll() is not None and marks.exists()
+    assert program.wait(0) is not None and marks.exists()
     broken = SubprocessPlant(deaf, timeout=20, stop=[sys.executable, "-c", "raise SystemExit(1)"])
     with pytest.raises(PlantError, match="stop program"):
         broken.emergency_stop()
@@ -282,7 +282,7 @@ def test_a_program_that_a_ctrl_c_ends_in_order_has_confirmed_the_stop(pause):
         [sys.executable, "-c", f"import sys, time\n{SWITCHES_OFF}\n{RIG}".replace("BODY", "pass")], timeout=20
     )
     plant.reset()
-    plant._line._process.send_signal(signal.SIGINT)  # the terminal sends it to both
+    os.kill(plant._line.pid, signal.SIGINT)  # somebody sends it to both
     time.sleep(pause)
     plant.emergency_stop()
     assert plant._line is None
@@ -292,7 +292,7 @@ def test_a_program_that_a_ctrl_c_ends_in_order_has_confirmed_the_stop(pause):
 def test_a_program_that_a_ctrl_c_kills_has_not():
     plant = SubprocessPlant(rig(), timeout=20)
     plant.reset()
-    plant._line._process.send_signal(signal.SIGINT)
+    os.kill(plant._line.pid, signal.SIGINT)
     with pytest.raises(PlantError, match="not confirmed"):
         plant.emergency_stop()
 
@@ -300,13 +300,13 @@ def test_a_program_that_a_ctrl_c_kills_has_not():
 def test_an_emergency_stop_waits_for_an_end_that_is_under_way():
     plant = SubprocessPlant(rig(STUCK), timeout=0.3, reset_timeout=20)
     plant.reset()
-    process = plant._line._process
+    program = plant._line._program
     running = threading.Thread(target=_quietly, args=(plant.run, PARAMS))
     running.start()
     time.sleep(0.6)  # the time-out is over, the process is being ended
     with pytest.raises(PlantError, match="not confirmed"):
         plant.emergency_stop()
-    assert process.poll() is not None
+    assert program.wait(0) is not None
     running.join()
 
 
@@ -523,6 +523,17 @@ def test_a_stop_that_fails_or_hangs_is_said_loudly():
         plant.run(PARAMS)
 
 
+def test_that_a_plant_was_stopped_is_said_only_of_one_that_can_be():
+    plant = Watchdog(CallablePlant(lambda p: 1 / 0), timeout=5)
+    plant.reset()
+    with pytest.raises(ExperimentAborted, match="has no emergency stop") as error:
+        plant.run(PARAMS)
+    assert "was stopped" not in error.value.reason
+    with pytest.raises(ExperimentAborted, match="has no emergency stop") as error:
+        drive(optimizer(), CallablePlant(lambda p: {"objective": 1, "constraints": {"heat": 1}}), 1, initial={"a": 0.4})
+    assert "was stopped" not in error.value.reason
+
+
 def test_a_failed_reset_is_an_aborted_experiment():
     log = []
     plant = Watchdog(CallablePlant(lambda p: 1.0, reset=lambda: 1 / 0, emergency_stop=lambda: log.append("stop")), timeout=5)
@@ -569,10 +580,10 @@ def test_a_watched_program_that_hangs_is_killed():
     plant = SubprocessPlant(rig("time.sleep(60)"), timeout=30, reset_timeout=20)
     watched = Watchdog(plant, timeout=0.3, reset_timeout=20)
     watched.reset()
-    process = plant._line._process
+    program = plant._line._program
     with pytest.raises(ExperimentAborted, match="hung"):
         watched.run(PARAMS)
-    assert process.poll() is not None
+    assert program.wait(0) is not None
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------------
@@ -678,7 +689,7 @@ def test_a_stop_during_a_reset_outlasts_it():
     plant.emergency_stop()
     go_on.set()
     worker.join(20.0)
-    assert log[:3] == ["stop", "reset ends", "stop"] and "stopped while it was being reset" in log[3]
+    assert log[:3] == ["stop", "reset ends", "stop"] and "while the plant was being reset" in log[3]
     with pytest.raises(ExperimentAborted, match="not reset"):
         plant.run({})
     assert "run" not in log

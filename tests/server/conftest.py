@@ -15,7 +15,8 @@ import pytest
 import uvicorn
 
 from safebo.runs import Store
-from safebo.server import Limits, Token, Tokens, create_app
+from safebo.server import Limits, Token, Tokens
+from safebo.server.main import server_of
 
 OPERATOR, RIG, VIEWER = "operator-secret-000000", "rig-secret-00000000000", "viewer-secret-00000000"
 
@@ -58,10 +59,8 @@ class Served:
 
 @contextlib.contextmanager
 def serving(store: Store, tokens: Tokens | None, limits: Limits) -> Iterator[Served]:
-    app = create_app(store, tokens, limits=limits, local="local")
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = server_of(store, tokens, limits=limits, local="local", log_level="warning", timeout_graceful_shutdown=1)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:

@@ -46,13 +46,13 @@ MEANING = {
     Code.PERSON: "a person has to decide: approve, tell, retry or abandon an experiment; or another process drives the run",
     Code.ABORTED: "an experiment was aborted, or the plant could not be reached",
     Code.HALTED: "the run is paused or stopped",
-    Code.INTERRUPTED: "interrupted (Ctrl-C or a request to terminate); the plant was stopped",
+    Code.INTERRUPTED: "interrupted (Ctrl-C or a request to terminate); the message says whether the plant was stopped",
 }
 
 EPILOG = "\n\n".join(["Exit codes", *(f"{code.value:>3}  {text}" for code, text in MEANING.items())])
 
 ORDER = (
-    *("init", "check", "import", "run", "resume", "tell", "approve", "reject", "pause", "stop", "serve"),
+    *("init", "check", "import", "run", "resume", "tell", "void", "approve", "reject", "pause", "stop", "serve"),
     *("status", "list", "best", "plot", "report", "export", "verify"),
 )
 """Commands as `safebo --help` lists them; what is not named comes last."""
@@ -123,8 +123,11 @@ def _show_warning(
 
 def fail(ctx: Any, error: object, code: Code) -> NoReturn:
     """One message, as JSON as well where JSON was asked for, and an exit code."""
+    from safebo.runs.words import moments
+
     message = str(error)
-    typer.echo(message if getattr(error, "problems", None) else f"safebo: {message}", err=True)
+    said = moments(message, local=True)
+    typer.echo(said if getattr(error, "problems", None) else f"safebo: {said}", err=True)
     if ctx.meta.get("json"):
         document = {"error": {"type": type(error).__name__ if isinstance(error, BaseException) else "Error", "message": message}}
         problems = getattr(error, "problems", ())
@@ -144,6 +147,22 @@ app = typer.Typer(
     help="Safe Bayesian optimization with a data-driven bound of the RKHS norm.",
     epilog=EPILOG,
 )
+
+
+def _version(value: bool) -> None:
+    """Print the version and end."""
+    if value:
+        from safebo import __version__
+
+        typer.echo(f"safebo {__version__}")
+        raise typer.Exit(Code.OK)
+
+
+@app.callback()
+def everything(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options that belong to no command."""
 
 
 def _remember(ctx: typer.Context, value: bool) -> bool:

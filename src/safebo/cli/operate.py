@@ -65,10 +65,10 @@ def run(
             raise InvalidValueError(
                 f"Run {called!r} exists in {store.where}: `safebo resume {place(called, db)}` goes on, --name starts another."
             )
+        if rows:  # what was measured before the run was made says something, and stops nothing
+            read.optimizer.tell_many(rows)
         campaign = Campaign.create(store, called, read.optimizer, config=settings, source=read.source, who=who)
         trust(store, settings.plant)
-        if rows:
-            campaign.tell_many(rows, who=who)
         _go(campaign, plant, who, as_json=as_json, waits=not no_wait, db=db or read.database)
     finally:
         store.close()
@@ -195,6 +195,7 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     """Run experiments until something ends it, and leave with its exit code."""
     from safebo.cli.terminal import Person, Terminal, at_terminal
     from safebo.runs.operate import End, interruptible, operate
+    from safebo.runs.plants import stop_outcome
     from safebo.runs.starts import next_start
 
     spec = campaign.ledger.config.plant
@@ -213,15 +214,19 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     try:
         with interruptible(terminal.say), terminal:
             result = operate(campaign, driven, terminal, who=who, **options)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        said = f"Interrupted. {stop_outcome(interrupt) if plant is not None else ''}".strip()
+        if not as_json:  # before the database is asked
+            console(stderr=True).print(said, style="bold", markup=False)
         left = campaign.ledger.pending
         out = (
             ""
             if left is None or not left.out
-            else f" Trial {left.trial.id} was handed out: `safebo resume` asks what became of it."
+            else f"Trial {left.trial.id} was handed out: `safebo resume` asks what became of it."
         )
-        said = "Interrupted." if plant is None else "Interrupted; the plant was stopped."
-        _finish(campaign, Code.INTERRUPTED, "interrupted", f"{said}{out}", 0, as_json)
+        if not as_json and not out:
+            raise typer.Exit(Code.INTERRUPTED) from None
+        _finish(campaign, Code.INTERRUPTED, "interrupted", f"{said} {out}".strip() if as_json else out, 0, as_json)
     finally:
         if driven is not None:
             with contextlib.suppress(Exception):
@@ -249,11 +254,14 @@ _CODES = {
 def _finish(campaign: Campaign, code: Code, end: str, text: str, experiments: int, as_json: bool) -> None:
     """Say how it ended and leave."""
     from safebo.cli.results import summary
+    from safebo.runs.words import moments
 
     if as_json:
-        emit({"end": end, "text": text, "experiments": experiments, "exit_code": int(code), "run": summary(campaign.ledger)})
+        emit({"end": end, "text": text, "experiments": experiments, "exit_code": int(code), "run": summary(campaign)})
     else:
-        console(stderr=code is not Code.OK).print(text, style="" if code is Code.OK else "bold", markup=False)
+        console(stderr=code is not Code.OK).print(
+            moments(text, local=True), style="" if code is Code.OK else "bold", markup=False
+        )
     raise typer.Exit(code)
 
 
@@ -292,11 +300,14 @@ def _prompt(campaign: Campaign, who: str) -> bool:
     """Ask the person what became of it."""
     from safebo.cli.terminal import Person, Terminal, quantities
     from safebo.runs.starts import next_start
+    from safebo.runs.words import moment
 
     terminal = Terminal(campaign, asks=True, waits=False, bar=False)
     ledger = campaign.ledger
     params, at = handed_out(ledger)
-    terminal.err.print(f"\nHanded to the plant {at}, and nothing was told about it:", style="bold", markup=False)
+    terminal.err.print(
+        f"\nHanded to the plant {moment(at, local=True)}, and nothing was told about it:", style="bold", markup=False
+    )
     terminal.err.print(f"  {quantities(params, ledger.config.units)}", markup=False)
     answer = terminal.ask("Was it executed? [t]ell its measurement, [r]etry (it certainly was not), [a]bandon, [q]uit: ")
     if answer in ("t", "tell"):
@@ -328,6 +339,7 @@ def _choices(campaign: Campaign, run: str, as_json: bool, result: Result | None 
     """Show what is handed out and what can be done about it."""
     from safebo.cli.results import summary
     from safebo.cli.terminal import quantities
+    from safebo.runs.words import moment
 
     ledger = campaign.ledger
     params, at = handed_out(ledger)
@@ -341,10 +353,10 @@ def _choices(campaign: Campaign, run: str, as_json: bool, result: Result | None 
     }
     if as_json:
         document = {"end": "pending", "exit_code": int(Code.PERSON), "trial": trial, "params": params, "handed_out": at}
-        emit({**document, "choices": commands, "experiments": result.experiments if result else 0, "run": summary(ledger)})
+        emit({**document, "choices": commands, "experiments": result.experiments if result else 0, "run": summary(campaign)})
         return
     err = console(stderr=True)
-    err.print(f"Handed out {at}: {quantities(params, ledger.config.units)}", style="bold", markup=False)
+    err.print(f"Handed out {moment(at, local=True)}: {quantities(params, ledger.config.units)}", style="bold", markup=False)
     err.print(f"  it was executed:           {commands['tell']}", markup=False)
     err.print(f"  it certainly was not:      {commands['retry']}", markup=False)
     err.print(f"  it failed, or nobody knows: {commands['abandon']}", markup=False)

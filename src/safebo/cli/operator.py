@@ -36,7 +36,9 @@ def tell(
 ) -> None:
     """Record a measurement: of the pending experiment, or of parameters that were not asked for."""
     from safebo.cli.results import summary
+    from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError
+    from safebo.outputs import OBJECTIVE
     from safebo.runs.starts import next_start
 
     if trial is not None and param:
@@ -55,18 +57,43 @@ def tell(
             raise InvalidValueError(
                 f"No experiment of run {campaign.name!r} is pending: name the parameters with --param NAME=VALUE."
             )
+        _second_look(campaign, what, {OBJECTIVE: objective, **values}, asks=at_terminal() and not as_json)
         receipt = campaign.tell(what, objective, values or None, context=noted, who=who)
         code = Code.VIOLATION if receipt.violated else Code.OK
         if as_json:
-            emit({"violated": receipt.violated, "exit_code": int(code), "run": summary(campaign.ledger)})
+            emit({"violated": receipt.violated, "exit_code": int(code), "run": summary(campaign)})
         elif receipt.violated:
             shown = ", ".join(f"{name} = {value:g}" for name, value in receipt.violated.items())
             console(stderr=True).print(
-                f"recorded; OUTSIDE THE LIMIT: {shown}; the run is {receipt.status}", style="bold red", markup=False
+                f"recorded as measurement {campaign.ledger.told}; OUTSIDE THE LIMIT: {shown}; the run is {receipt.status}",
+                style="bold red",
+                markup=False,
             )
         else:
-            console().print(f"recorded; the run is {receipt.status}", markup=False)
+            console().print(f"recorded as measurement {campaign.ledger.told}; the run is {receipt.status}", markup=False)
     raise typer.Exit(code)
+
+
+def _second_look(campaign: Campaign, what: object, values: dict[str, float], *, asks: bool) -> None:
+    """A value that is hard to believe is entered twice at a terminal; elsewhere it is pointed out."""
+    from safebo.cli.terminal import read_line
+    from safebo.exceptions import InvalidValueError
+    from safebo.runs.doubts import doubts
+
+    ledger = campaign.ledger
+    trial = ledger.trial if ledger.trial is not None and ledger.trial.id == what else None
+    for name, text in doubts(values, trial, ledger.state.outputs, ledger.config.units).items():
+        if not asks:
+            typer.echo(f"warning: {text}", err=True)
+            continue
+        typer.echo(f"{text}: is that right? Enter it again: ", err=True, nl=False)
+        again = (read_line(lambda: False) or "").strip()
+        try:
+            same = float(again) == values[name]
+        except ValueError:
+            same = False
+        if not same:
+            raise InvalidValueError(f"{name} was {values[name]:g} first and {again!r} then. Nothing was stored: tell it again.")
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
@@ -108,7 +135,8 @@ def approve(run: Run, trial: TrialId = None, db: Database = None, who: Who = "",
             return
         known = trial or (ledger.pending.trial.id if ledger.pending is not None else "")
         campaign.approve(known, who=who)
-        _done(campaign, f"approved {known}", as_json)
+        params = "" if ledger.pending is None else f" with {ledger.pending.trial.params}"
+        _done(campaign, f"approved {known}{params}", as_json)
 
 
 @app.command(rich_help_panel=RUN)
@@ -125,6 +153,30 @@ def reject(
         known = trial or (ledger.pending.trial.id if ledger.pending is not None else "")
         campaign.reject(known, reason, who=who)
         _done(campaign, f"rejected {known}", as_json)
+
+
+@app.command(rich_help_panel=RUN)
+def void(
+    run: Run,
+    number: Annotated[int, typer.Argument(metavar="N", help="Number of the measurement, as status, page and export show it.")],
+    reason: Reason = "",
+    db: Database = None,
+    who: Who = "",
+    as_json: Json = False,
+) -> None:
+    """Take a measurement back, a typing error for example: the run goes on as if it had not been told.
+
+    It stays in the record. Tell the right value afterwards with `safebo tell --param`.
+    """
+    with opened(run, db) as (_, campaign):
+        campaign.void(number, reason, who=who)
+        ledger = campaign.ledger
+        gone = ledger.voided[-1].sample
+        values = dict(zip([o.name for o in ledger.state.outputs], gone[2], strict=True))
+        params = dict(zip(ledger.state.settings.domain.names, gone[0], strict=True))
+        doubtful = sorted(ledger.doubtful & ledger.closed)
+        rested = f"; these trials were certified with it: {', '.join(doubtful)}" if doubtful else ""
+        _done(campaign, f"took back measurement {number}: {values} at {params}{rested}; the run is {ledger.status}", as_json)
 
 
 @app.command(rich_help_panel=RUN)
@@ -147,6 +199,6 @@ def _done(campaign: Campaign, text: str, as_json: bool) -> None:
     from safebo.cli.results import summary
 
     if as_json:
-        emit({"text": text, "run": summary(campaign.ledger)})
+        emit({"text": text, "run": summary(campaign)})
     else:
         console().print(text, markup=False)

@@ -10,19 +10,41 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from safebo.cli.base import LOOK, RUN, SETUP, Database, Force, Json, Run, Who, app, console, emit, locate, opened, write, wrote
+from safebo.cli.base import (
+    LOOK,
+    RUN,
+    SETUP,
+    Database,
+    Force,
+    Json,
+    Run,
+    Who,
+    app,
+    console,
+    emit,
+    locate,
+    opened,
+    place,
+    write,
+    wrote,
+)
 
 if TYPE_CHECKING:
     from safebo.optimizer import SafeOptimizer
-    from safebo.runs import Ledger
+    from safebo.runs import Campaign, Ledger
 
 
-def summary(ledger: Ledger) -> dict[str, Any]:
-    """A run in plain values."""
+WIDE = 160
+"""Columns of a table that no terminal shows: a file has room."""
+
+
+def summary(campaign: Campaign) -> dict[str, Any]:
+    """A run in plain values; its driver is empty if nobody drives it."""
+    from safebo.runs.driving import driver
     from safebo.runs.starts import next_start
 
+    ledger = campaign.ledger
     state, pending = ledger.state, ledger.pending
-    names = [o.name for o in state.outputs]
     inside = state.inside()
     safe = [i for i in range(state.step) if inside[i]]
     top = max(safe, key=lambda i: state.samples[i].values[0], default=None)
@@ -30,6 +52,8 @@ def summary(ledger: Ledger) -> dict[str, Any]:
         "name": ledger.name,
         "title": ledger.config.title,
         "status": ledger.status,
+        "driver": driver(campaign.store, campaign.name),
+        "asked_at": ledger.asked_at or None,
         "reason": ledger.reason,
         "created": ledger.created.at,
         "created_by": ledger.created.who,
@@ -37,13 +61,11 @@ def summary(ledger: Ledger) -> dict[str, Any]:
         "planned": ledger.config.experiments,
         "measurements": state.step,
         "violations": len(ledger.violations),
+        "voided": [v.number for v in ledger.voided],
+        "doubtful": sorted(ledger.doubtful),
         "aborts": len(state.aborts),
-        "best_measured": None
-        if top is None
-        else {
-            "params": state.settings.domain.as_dict(state.settings.domain.point(state.samples[top].point)),
-            "values": dict(zip(names, state.samples[top].values, strict=True)),
-        },
+        "last_measured": None if not ledger.numbers else _measured(ledger, len(ledger.numbers) - 1),
+        "best_measured": None if top is None else _measured(ledger, top),
         "pending": None
         if pending is None
         else {
@@ -68,26 +90,44 @@ def summary(ledger: Ledger) -> dict[str, Any]:
     }
 
 
+def _measured(ledger: Ledger, index: int) -> dict[str, Any]:
+    """A measurement with its number."""
+    state = ledger.state
+    sample, domain = state.samples[index], state.settings.domain
+    values = dict(zip([o.name for o in state.outputs], sample.values, strict=True))
+    return {"number": ledger.numbers[index], "params": domain.as_dict(domain.point(sample.point)), "values": values}
+
+
 @app.command(rich_help_panel=LOOK)
 def status(run: Run, db: Database = None, as_json: Json = False) -> None:
-    """Where a run stands: experiments, violations, the pending experiment, the best measurement so far."""
+    """Where a run stands: who drives it, experiments, violations, the pending experiment, the best measurement so far."""
     from safebo.cli.terminal import quantities
-    from safebo.runs.driving import driver
+    from safebo.report.scene import was_rejected
+    from safebo.runs.words import Standing, moments
 
-    with opened(run, db) as (store, campaign):
-        ledger, by = campaign.ledger, driver(store, campaign.name)
-    content = {**summary(ledger), "driven_by": by or None}
+    with opened(run, db) as (_, campaign):
+        content, ledger = summary(campaign), campaign.ledger
     if as_json:
         emit(content)
         return
     out, units = console(), ledger.config.units
     planned = "" if content["planned"] is None else f" of {content['planned']}"
-    out.print(f"{ledger.name}: {ledger.status}{f' ({ledger.reason})' if ledger.reason else ''}", style="bold", markup=False)
+    word, _, how = Standing.of(ledger).words(content["driver"])
+    if word == "open" and ledger.config.plant.get("type") not in (None, "http"):
+        how += f"; `safebo resume {place(run, db)}` goes on"
+    why = f" ({ledger.reason.rstrip('.')})" if ledger.reason else ""
+    how = f", {moments(how, local=True)}" if how else ""
+    out.print(f"{ledger.name}: {word}{why}{how}", style="bold", markup=False)
     out.print(f"{content['experiments']}{planned} experiments, {content['measurements']} measurements", markup=False)
-    out.print(f"{content['violations']} outside a limit, {content['aborts']} aborted", markup=False)
-    if content["best_measured"]:
-        best = content["best_measured"]
-        out.print(f"best measured: {quantities(best['values'], units)} at {quantities(best['params'], units)}", markup=False)
+    refused = sum(was_rejected(abort.reason) for abort in ledger.state.aborts)
+    gone = f", {len(ledger.voided)} taken back" if ledger.voided else ""
+    text = f"{content['violations']} outside a limit, {content['aborts'] - refused} aborted, {refused} rejected{gone}"
+    out.print(text, markup=False)
+    for which in ("best", "last"):
+        found = content[f"{which}_measured"]
+        if found is not None and (which == "best" or found != content["best_measured"]):
+            text = f"{quantities(found['values'], units)} at {quantities(found['params'], units)} (number {found['number']})"
+            out.print(f"{which} measured: {text}", markup=False)
     pending = content["pending"]
     if pending:
         out.print(f"pending: {pending['trial']}, {quantities(pending['params'], units)}, {_state(pending, ledger)}", markup=False)
@@ -95,15 +135,17 @@ def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     if start:
         again = f", measurement {start['number']}" if start["number"] > 1 else ""
         out.print(f"start: {quantities(start['params'], units)}{again}, {_state(start, ledger)}", markup=False)
-    if by:
-        out.print(f"driven by {by}", markup=False)
 
 
 def _state(content: dict[str, Any], ledger: Ledger) -> str:
     """Where an experiment stands that has no measurement yet."""
-    approved = f"approved by {content['approved_by']} {content['approved_at']}" if content["approved_by"] else ""
+    from safebo.runs.words import moment
+
+    approved = (
+        f"approved by {content['approved_by']} {moment(content['approved_at'], local=True)}" if content["approved_by"] else ""
+    )
     if content["handed_out"]:
-        return f"handed out {content['handed_out']}" + (f", {approved}" if approved else "")
+        return f"handed out {moment(content['handed_out'], local=True)}" + (f", {approved}" if approved else "")
     waits = f"waits for an approval: `safebo approve {ledger.name}`"
     return approved or (waits if ledger.config.confirm else "not handed out yet")
 
@@ -111,27 +153,35 @@ def _state(content: dict[str, Any], ledger: Ledger) -> str:
 @app.command("list", rich_help_panel=LOOK)
 def list_runs(db: Database = None, as_json: Json = False) -> None:
     """All runs of a database."""
+    from rich.markup import escape
     from rich.table import Table
 
     from safebo.runs import Campaign, Store
     from safebo.runs.config import DATABASE
+    from safebo.runs.words import Standing, moment
 
     with Store.open(db or DATABASE, create=False) as store:
-        found = [summary(Campaign.open(store, name).ledger) for name in store.names()]
+        campaigns = [Campaign.open(store, name) for name in store.names()]
+        found = [summary(campaign) for campaign in campaigns]
+        ledgers = [campaign.ledger for campaign in campaigns]
     if as_json:
         emit(found)
         return
-    table = Table(
-        "run", "status", "experiments", "outside a limit", "aborted", "best measured", "created", box=None, pad_edge=False
-    )
-    for content in found:
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "status", "driven by", "experiments", "outside", "aborted", "best", "created"):
+        table.add_column(column, overflow="fold")
+    for ledger, content in zip(ledgers, found, strict=True):
+        word, by, _ = Standing.of(ledger).words(content["driver"])
         planned = "" if content["planned"] is None else f" of {content['planned']}"
         best = content["best_measured"]
         table.add_row(
-            content["name"], content["status"], f"{content['experiments']}{planned}", str(content["violations"]),
-            str(content["aborts"]), f"{best['values']['objective']:.4g}" if best else "-", content["created"][:19],
+            escape(content["name"]), word, escape(by), f"{content['experiments']}{planned}", str(content["violations"]),
+            str(content["aborts"]), f"{best['values']['objective']:.4g}" if best else "-",
+            moment(content["created"], local=True)[:16],
         )  # fmt: skip
-    console().print(table if found else "no runs")
+    out = console()
+    out.width = out.width if out.is_terminal else max(out.width, WIDE)
+    out.print(table if found else "no runs: `safebo init` writes a file, and `safebo run` makes a run of it")
 
 
 @app.command(rich_help_panel=LOOK)
@@ -222,12 +272,13 @@ def import_measurements(
             )
         if rows:
             campaign.tell_many(rows, who=who)
-        ledger = campaign.ledger
+        ledger, described = campaign.ledger, summary(campaign)
     outside = len(ledger.violations) - before
     if as_json:
-        emit({"imported": len(rows), "outside": outside, "run": summary(ledger)})
+        emit({"imported": len(rows), "outside": outside, "run": described})
     else:
-        console().print(f"imported {len(rows)} measurements, {outside} of them outside a limit", markup=False)
+        text = f"imported {len(rows)} measurements, {outside} of them outside a limit; the run is {ledger.status}"
+        console().print(text, markup=False)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -237,6 +288,10 @@ def plot(
     what: Annotated[str, typer.Option(help="progress, state (one or two parameters), or norm.")] = "progress",
     vary: Annotated[Optional[list[str]], typer.Option(help="One or two parameters of a state plot.", show_default=False)] = None,
     output: Annotated[Optional[str], typer.Option(help="Which output a state plot shows.", show_default=False)] = None,
+    field: Annotated[
+        Optional[str],
+        typer.Option(help="Of a state over two parameters: mean, lower, upper, width or margin.", show_default=False),
+    ] = None,
     db: Database = None,
     force: Force = False,
     as_json: Json = False,
@@ -257,11 +312,13 @@ def plot(
         with opened(run, db) as (_, campaign):
             trials = [e.trial for e in experiments(ledger, campaign.events()) if e.trial is not None]
     if what == "progress":
-        figure = plot_progress(optimizer, title=title)
+        figure = plot_progress(optimizer, title=title, units=ledger.config.units)
     elif what == "norm":
         figure = plot_norms(trials, title=title)
     else:
-        figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], output=output, title=title)
+        shown: dict[str, Any] = {"output": output, "title": title, "units": ledger.config.units}
+        shown |= {"next_trial": ledger.trial or False, **({} if field is None else {"field": field})}
+        figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], **shown)
     try:
         figure.savefig(out, dpi=150)
     except ValueError as error:  # of matplotlib: a format that it does not know

@@ -21,15 +21,16 @@ def init(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write a commented TOML file, and beside it a simulated experiment where the plant is Python."""
-    from safebo.runs.template import EXPERIMENT, template
+    """Write a commented TOML file, and beside it a simulated experiment where the plant is Python or a program."""
+    from safebo.runs.template import PROGRAMS, template
 
     text = template(name if name is not None else file.stem, plant, file.name)
     write(file, text, force=force)
-    script = file.with_name("experiment.py")
-    simulated = plant == "python" and not script.exists()
+    beside, content = PROGRAMS.get(plant, ("", ""))
+    script = file.parent / beside
+    simulated = bool(beside) and not script.exists()
     if simulated:
-        write(script, EXPERIMENT, force=False)
+        write(script, content, force=False)
     if as_json:
         emit({"files": [str(file), *([str(script)] if simulated else [])]})
         return

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from safebo.cli.base import console
 from safebo.exceptions import ExperimentAborted, InvalidValueError
-from safebo.outputs import number
+from safebo.optimizer import Trial
+from safebo.outputs import Output, number
 from safebo.runs import Campaign, Ledger, Measurement
+from safebo.runs.doubts import doubts
 from safebo.runs.operate import POLL, Step
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ class Terminal:
         outputs = ledger.state.outputs
         outside = [o.name for o in outputs if not o.satisfied(values[o.name])]
         label = "start" if step.pending is None else str(ledger.experiments)
-        line = f"{label:>5}  {quantities(step.params, units)}  ->  {quantities(values, units)}"
+        line = f"{label:>5}  {quantities(step.params, units)}  ->  {quantities(values, units)}  (number {ledger.told})"
         with self.quiet():
             if outside:
                 self.err.print(f"{line}  OUTSIDE THE LIMIT: {', '.join(outside)}", style="bold red", markup=False)
@@ -182,6 +184,8 @@ def read_line(over: Callable[[], bool]) -> str | None:
 class Person:
     """A plant that is a person: reads what to set, runs the experiment, enters the measurement."""
 
+    has_stop = False  # the person has to
+
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
 
@@ -192,24 +196,32 @@ class Person:
         """Ask for the measurement."""
         ledger = self._terminal.campaign.ledger
         units = ledger.config.units
+        trial = ledger.trial if ledger.trial is not None and ledger.trial.params == dict(params) else None
         with self._terminal.quiet():
             self._terminal.err.print(f"\nRun the experiment with {quantities(params, units)}", style="bold", markup=False)
             self._terminal.err.print('and enter what was measured, or "abort" and why.', markup=False)
-            values = {o.name: self.value(o.name, units.get(o.name, "")) for o in ledger.state.outputs}
+            values = {o.name: self.value(o, trial, units) for o in ledger.state.outputs}
         return Measurement(values.pop("objective"), values)
 
-    def value(self, name: str, unit: str) -> float:
-        """One measured value."""
+    def value(self, output: Output, trial: Trial | None, units: Mapping[str, str]) -> float:
+        """One measured value; one that is hard to believe is entered twice."""
+        name, unit = output.name, units.get(output.name, "")
+        question, before = f"{name}{f' [{unit}]' if unit else ''}: ", None
         while True:
-            answer = self._terminal.ask(f"{name}{f' [{unit}]' if unit else ''}: ")
+            answer = self._terminal.ask(question)
             if answer is None:
                 raise KeyboardInterrupt
             if answer.startswith("abort"):
                 raise ExperimentAborted(answer.removeprefix("abort").strip(" :") or "aborted by the operator")
             try:
-                return number(float(answer), name)
+                value = number(float(answer), name)
             except (InvalidValueError, ValueError):
                 self._terminal.err.print(f"{answer!r} is not a number.", markup=False)
+                continue
+            doubt = doubts({name: value}, trial, [output], units)
+            if not doubt or value == before:
+                return value
+            before, question = value, f"{doubt[name]}: is that right? Enter it again: "
 
     def emergency_stop(self) -> None:
         """Tell the person."""

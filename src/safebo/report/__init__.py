@@ -1,4 +1,4 @@
-"""Figures of an optimization, in one look; needs matplotlib, `pip install 'safebo[plot]'`.
+"""Figures of an optimization, in one look; needs matplotlib, the extra `plot`.
 
 >>> from safebo import report
 >>> report.plot_state(opt, truth=f).savefig("state.png", dpi=150)

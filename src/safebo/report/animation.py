@@ -63,7 +63,8 @@ def animate(
         limits = scene.value_range(opt.state, number, truths, last) if line else colour_range(last, truths, shown)
         shown = changed(shown, limits=limits)
     entries = [role for role, mask in scene.roles(last, truths).items() if mask.any()]
-    entries += ["best"] * shown.best + ["next"] * shown.next_trial
+    entries += sorted({role for role, _, _ in scene.given_up(last)})
+    entries += ["best"] * shown.best + ["next"] * bool(shown.next_trial)
     frames: list[Image] = []
     initial = -1
     for past in replay(opt):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -22,7 +22,8 @@ from safebo.report.html_style import CSS
 from safebo.report.norms import plot_norms
 from safebo.report.progress import plot_progress
 from safebo.report.state_plots import plot_slice
-from safebo.runs import describe
+from safebo.runs import describe, words
+from safebo.runs.doubts import NOISES, surprising
 from safebo.runs.ledger import Ledger
 from safebo.runs.storage import Event
 from safebo.runs.transfer import Experiment, experiments
@@ -30,11 +31,11 @@ from safebo.runs.transfer import Experiment, experiments
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DOUBT = "†"
+"""Marks a certificate that rested on a measurement that was taken back later."""
+
 SLICES = 8
 """One-dimensional slices shown at most, per output."""
-
-NOISES = 3.0
-"""A measurement further outside its certified interval than this many noise standard deviations is counted."""
 
 
 def html_report(
@@ -75,9 +76,12 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], classes: Iterabl
     return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 
 
-def moment(text: str) -> str:
-    """A time of the record, to the second."""
-    return escape(text[:19].replace("T", " "))
+def clock(stamp: str, zone: bool = False) -> str:
+    """A time of the record to the second, in UTC; in full where one points at it."""
+    shown = words.moment(stamp)
+    return (
+        f'<time datetime="{escape(stamp)}" title="{escape(stamp)}">{escape(shown if zone else shown.removesuffix(" UTC"))}</time>'
+    )
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,13 @@ class _Page:
     def outputs(self) -> tuple[Output, ...]:
         return self.ledger.state.outputs
 
+    @property
+    def units(self) -> dict[str, str]:
+        return self.ledger.config.units
+
     def named(self, name: str) -> str:
         """A parameter or output with its unit."""
-        unit = self.ledger.config.units.get(name)
+        unit = self.units.get(name)
         return escape(name) + (f' <span class="unit">{escape(unit)}</span>' if unit else "")
 
     # -- parts ----------------------------------------------------------------------------------------------------------
@@ -108,8 +116,9 @@ class _Page:
         reason = f"<p>{escape(ledger.reason)}</p>" if ledger.reason else ""
         return (
             f'<header><h1>{title} <span class="badge {mood}">{escape(ledger.status)}</span></h1>'
-            f'<p class="quiet">Run {escape(repr(ledger.name))}, begun {moment(created.at)} UTC by {escape(created.who)}, '
-            f"last entry {moment(last.at)} UTC, safebo {escape(str(created.body.get('version', '')))}</p>{reason}{notes}</header>"
+            f'<p class="quiet">Run {escape(repr(ledger.name))}, begun {clock(created.at, True)} by {escape(created.who)}, '
+            f"last entry {clock(last.at, True)}, safebo {escape(str(created.body.get('version', '')))}</p>"
+            f"{reason}{notes}</header>"
         )
 
     def summary(self) -> str:
@@ -124,6 +133,7 @@ class _Page:
             ("outside a limit", str(len(ledger.violations)), "bad" if ledger.violations else "good"),
             ("aborted", str(aborted), "warn" if aborted else ""),
             ("rejected", str(rejected), ""),
+            *([("taken back", str(len(ledger.voided)), "warn")] if ledger.voided else []),
             ("probability of a certificate", describe.percent(given.probability), ""),
         ]
         body = "".join(f'<div class="card {mood}"><b>{escape(value)}</b>{escape(name)}</div>' for name, value, mood in cards)
@@ -137,12 +147,12 @@ class _Page:
             best.params.items(), domain.bounds.values(), strict=True)]  # fmt: skip
         unit = self.ledger.config.units.get("objective", "")
         value = describe.with_unit(f"{best.mean:.4g}", unit)
-        safe = [e for e in self.made if e.inside]
+        safe = [e for e in self.made if e.inside and e.kind == "measured"]
         top = max(safe, key=lambda e: e.values["objective"], default=None)
         measured = ""
         if top is not None:
-            at = ", ".join(f"{escape(n)} = {v:.6g}" for n, v in top.params.items())
-            outs = ", ".join(f"{escape(n)} = {v:.4g}" for n, v in top.values.items())
+            at = escape(words.values_text(top.params, self.units, 6))
+            outs = escape(words.values_text(top.values, self.units, 4))
             measured = f"<p>Best measurement inside every limit: {outs} at {at}.</p>"
         return (
             "<section><h2>Best parameters</h2>"
@@ -158,7 +168,7 @@ class _Page:
         try:
             on_step("progress")
             trials = [e.trial for e in self.made if e.trial is not None]
-            progress = plot_progress(self.optimizer, trials={trial.id: trial for trial in trials})
+            progress = plot_progress(self.optimizer, trials={trial.id: trial for trial in trials}, units=self.units)
             found.append(picture(progress, "Measured values with their limits, and the interval that each was certified with."))
             if trials:
                 on_step("norm bounds")
@@ -167,46 +177,60 @@ class _Page:
             with views_kept(self.optimizer):
                 for output in self.outputs:
                     on_step(f"what is known about {output.name}")
-                    found += [picture(figure, caption) for figure, caption in self.slices(output.name)]
+                    found += [picture(figure, caption) for figure, caption in self.slices(output)]
         except MissingExtraError as error:
             return f'<section><h2>Figures</h2><p class="note">{escape(str(error))}</p></section>'
         return '<section><h2>Figures</h2><div class="figures">' + "".join(found) + "</div></section>"
 
-    def slices(self, output: str) -> Iterator[tuple[Figure, str]]:
+    def slices(self, output: Output) -> Iterator[tuple[Figure, str]]:
         """The state over one or two parameters; of more, slices through the best parameters."""
         names = self.optimizer.domain.names
-        if len(names) <= 2:
-            what = f"What is known about {output} over the whole range: posterior mean, certified safe set, measurements."
-            yield plot_slice(self.optimizer, names, output=output), what
-            return
+
+        def drawn(vary: str | Sequence[str], **options: Any) -> Figure:
+            shown = {"output": output.name, "units": self.units, "next_trial": self.ledger.trial or False, **options}
+            return plot_slice(self.optimizer, vary, **shown)
+
+        held = "the whole range" if len(names) <= 2 else f"{' and '.join(names[:2])}, the others at the best"
+        limit = describe.limits(output, self.units.get(output.name))
+        must = f" Its limit: {limit}." if output.is_limit else ""
         yield (
-            plot_slice(self.optimizer, names[:2], output=output),
-            f"{output} over {' and '.join(names[:2])}, the others at the best.",
+            drawn(names[:2]),
+            f"What is known about {output.name} over {held}: posterior mean, certified safe set, measurements.{must}",
         )
-        for name in names[:SLICES]:
-            yield plot_slice(self.optimizer, name, output=output), f"{output} along {name}, the others at the best."
+        if len(names) >= 2 and output.is_limit:
+            where = "The dotted line is where it is not any more: the safe set ends there, or where another limit does."
+            yield drawn(names[:2], field="margin"), f"How far inside its limit ({limit}) {output.name} is certified. {where}"
+        for name in names[: SLICES if len(names) > 2 else 0]:
+            yield drawn(name), f"{output.name} along {name}, the others at the best.{must}"
 
     def safety(self) -> str:
         names = list(self.optimizer.domain.names)
         outputs = [self.named(o.name) for o in self.outputs]
         header = ["#", "time (UTC)", *map(self.named, names), *outputs, "inside every limit", "by", "approved"]
         rows, classes = [], []
-        number = 0
         for e in self.made:
-            number += e.kind == "measured" and e.trial is not None
-            label = str(number) if e.kind == "measured" and e.trial is not None else "start" if e.kind == "measured" else "-"
-            row = [label, moment(e.time), *(f"{e.params[n]:.5g}" for n in names), *(self.value(e, o) for o in self.outputs)]
-            told = e.reason if e.reason.startswith(e.kind) else f"{e.kind}: {e.reason}"
-            verdict = {True: "yes", False: "<b>NO</b>", None: escape(told)}[e.inside]
-            approved = "" if e.approved is None else f"{escape(e.approved[0])}, {moment(e.approved[1])}"
+            label = (
+                "-"
+                if e.number is None
+                else f"{e.number}"
+                if e.trial is not None
+                else f'{e.number} <span class="quiet">start</span>'
+            )
+            row = [label, clock(e.time), *(f"{e.params[n]:.5g}" for n in names), *(self.value(e, o) for o in self.outputs)]
+            told = e.reason if e.reason.startswith(e.kind) else f"{_KINDS.get(e.kind, e.kind)}: {e.reason}".removesuffix(": ")
+            verdict = escape(told) if e.kind != "measured" else "yes" if e.inside else "<b>NO</b>"
+            approved = "" if e.approved is None else f"{escape(e.approved[0])}, {clock(e.approved[1])}"
             rows.append([*row, verdict, escape(e.who), approved])
-            classes.append("violation" if e.inside is False else "aborted" if e.inside is None else "")
+            classes.append({"measured": "violation" if e.inside is False else "", "voided": "voided"}.get(e.kind, "aborted"))
         return (
             "<section><h2>Safety record</h2>"
             + self.verdict()
             + table(header, rows, classes)
             + '<p class="quiet">Below each measurement is the interval that it was certified with before it ran. "start" marks '
-            "measurements that nobody asked for: the start, and those from earlier.</p></section>"
+            "measurements that nobody asked for: the start, and those from earlier."
+            + (" Measurements that were taken back are crossed out: they do not count." if self.ledger.voided else "")
+            + (f" {DOUBT} was certified with a measurement that was taken back later." if self.ledger.doubtful else "")
+            + "</p></section>"
         )
 
     def value(self, e: Experiment, output: Output) -> str:
@@ -214,24 +238,26 @@ class _Page:
         certified = ""
         if e.trial is not None:
             low, high = e.trial.bounds[output.name]
-            certified = f'<br><span class="quiet">{low:.3g} to {high:.3g}</span>'
+            doubt = f" {DOUBT}" if e.trial.id in self.ledger.doubtful else ""
+            certified = f'<br><span class="quiet">{low:.3g} to {high:.3g}{doubt}</span>'
         if output.name not in e.values:
             return f"-{certified}"
         value = e.values[output.name]
         text = f"{value:.4g}" + (" *" if self.surprising(e, output) else "")
+        if e.kind == "voided":
+            return f"<s>{text}</s>{certified}"
         return (text if output.satisfied(value) else f"<b>{text}</b>") + certified
 
     def surprising(self, e: Experiment, output: Output) -> bool:
         """Whether a measurement is further outside its certified interval than noise explains."""
         if e.trial is None or output.name not in e.values:
             return False
-        low, high = e.trial.bounds[output.name]
-        room = NOISES * output.noise
-        return not low - room <= e.values[output.name] <= high + room
+        return surprising(e.values[output.name], e.trial.bounds[output.name], output)
 
     def verdict(self) -> str:
         certified = [e for e in self.made if e.kind == "measured" and e.trial is not None]
         broken = [e for e in certified if not e.inside]
+        doubtful = sum(e.trial is not None and e.trial.id in self.ledger.doubtful for e in certified)
         surprises = sum(self.surprising(e, o) for e in certified for o in self.outputs)
         refuted = sum(len(e.trial.refutations) for e in self.made if e.trial is not None)
         text = f"{len(certified)} certified experiments were measured, "
@@ -242,17 +268,27 @@ class _Page:
             )
         if refuted:
             text += f"The data refuted {refuted} norm bounds, which were raised. "
-        mood = "bad" if broken else "warn" if surprises else "good"
+        if doubtful:
+            text += f"{doubtful} of them were certified with a measurement that was taken back later ({DOUBT}). "
+        mood = "bad" if broken else "warn" if surprises or doubtful else "good"
         return f'<p class="note {mood}">{text.strip()}</p>'
 
     def other_events(self) -> str:
-        shown = [e for e in self.events if e.kind in _SHOWN]
-        rows = [[str(e.seq), moment(e.at), escape(e.kind), escape(e.who), _detail(e)] for e in shown]
         return (
             "<section><h2>Approvals, stops and decisions</h2>"
-            + table(["entry", "time (UTC)", "what", "who", "details"], rows, numbers=False)
-            + f'<p class="quiet">All {len(self.events)} entries of the record are in `safebo export --format json`.</p></section>'
+            + self.entries([e for e in self.events if e.kind in _SHOWN])
+            + f"<details><summary>The whole record, {len(self.events)} entries</summary>{self.entries(self.events)}</details>"
+            + '<p class="quiet">`safebo export --format json` has it in full.</p></section>'
         )
+
+    def entries(self, events: Iterable[Event]) -> str:
+        """Entries of the record in words."""
+        settings = self.ledger.state.settings
+        rows = [
+            [str(e.seq), clock(e.at), escape(e.kind), escape(words.event_text(e, settings, self.units)), escape(e.who)]
+            for e in events
+        ]
+        return table(["entry", "time (UTC)", "kind", "what", "who"], rows, numbers=False)
 
     def promise(self) -> str:
         settings = self.ledger.state.settings
@@ -320,30 +356,12 @@ class _Page:
         )
 
 
-_SHOWN = ("created", "approved", "rejected", "retried", "aborted", "paused", "resumed", "stopped", "exhausted", "configured")
+_KINDS = {"voided": "taken back"}
 
-
-def _detail(event: Event) -> str:
-    """What an entry says beside its kind."""
-    body = event.body
-    texts = [str(body["trial"])] if isinstance(body.get("trial"), str) else []
-    if event.kind == "aborted":
-        texts.append(str(body["abort"][3]))
-    if event.kind == "configured":
-        texts += [_change(key, value) for key, value in body["changes"].items()]
-    if body.get("reason"):
-        texts.append(str(body["reason"]))
-    return escape(", ".join(texts))
-
-
-def _change(key: str, value: Any) -> str:
-    if key != "plant" or not isinstance(value, Mapping):
-        return f"{key} = {value!r}"
-    steps = [(value[step], word) for step, word in (("approved", "approved"), ("sent", "handed out")) if value.get(step)]
-    if steps:  # the later one is what this entry is about
-        step, word = max(steps, key=lambda pair: str(pair[0]["at"]))
-        return f"start {step['params']} {word} by {step['who']}, {step['at'][:19]}"
-    return f"plant = {describe.plant_text(value)}"
+_SHOWN = (
+    "created", "approved", "rejected", "retried", "aborted", "withdrawn", "voided", "paused", "resumed", "stopped", "exhausted",
+    "configured",
+)  # fmt: skip
 
 
 @contextmanager

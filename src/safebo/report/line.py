@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from safebo.exceptions import NoInitialSampleError
+from safebo.optimizer import Trial
 from safebo.report import scene
 from safebo.report.options import Options
 from safebo.report.scene import Slice, Truth
-from safebo.report.style import BLUE, GREY, LIGHT, LINES, SET_NAMES, SETS, dress, figure_of, legend, new_figure, scatter
+from safebo.report.style import BLUE, GREY, LIGHT, LINES, OFF, SET_NAMES, SETS, dress, figure_of, legend, new_figure, scatter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,15 +49,16 @@ def draw_line(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Optio
     ax.set_xlim(*cut.extent(0))
     ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
     _samples(ax, cut, truths, number)
+    trial = options.trial(cut.opt)
+    _given_up(ax, cut, share + 0.03)
     if options.best:
         _best(ax, cut, options.output is None or number == 0)
-    if options.next_trial:
-        _next(ax, cut)
-    _bars(ax, cut, rows, options.cubes)
+    _next(ax, cut, trial)
+    _bars(ax, cut, rows, options.cubes, trial)
 
-    ax.set_xlabel(cut.names[0])
-    ax.set_ylabel(output.name)
-    held = ", ".join(f"{name} = {value:.4g}" for name, value in cut.fixed.items())
+    ax.set_xlabel(options.named(cut.names[0]))
+    ax.set_ylabel(options.named(output.name))
+    held = held_text(cut, options)
     heading = options.title if options.title is not None else held
     if heading:
         ax.set_title(heading)
@@ -76,6 +78,19 @@ def _samples(ax: Axes, cut: Slice, truths: Mapping[str, Truth], number: int) -> 
             scatter(ax, role, points[mask, cut.vary[0]], values[mask], clip_on=not shown)
 
 
+def held_text(cut: Slice, options: Options) -> str:
+    """The parameters that the slice holds: "x3 = 0.4 V"."""
+    units = options.units
+    return ", ".join(f"{name} = {value:.4g}{f' {units[name]}' if units.get(name) else ''}" for name, value in cut.fixed.items())
+
+
+def _given_up(ax: Axes, cut: Slice, height: float) -> None:
+    """Aborted experiments and rejected trials have no value: a row above the bars, pale where they lie off the slice."""
+    for role, on, point in scene.given_up(cut):
+        place = ax.get_xaxis_transform()
+        scatter(ax, role, [point[cut.vary[0]]], [height], transform=place, clip_on=False, alpha=1.0 if on else OFF)
+
+
 def _best(ax: Axes, cut: Slice, objective: bool) -> None:
     try:
         best = cut.opt.best()
@@ -86,8 +101,7 @@ def _best(ax: Axes, cut: Slice, objective: bool) -> None:
         scatter(ax, "best", [point[cut.vary[0]]], [best.mean], zorder=4.5)
 
 
-def _next(ax: Axes, cut: Slice) -> None:
-    trial = cut.opt.ask()
+def _next(ax: Axes, cut: Slice, trial: Trial | None) -> None:
     if trial is None:
         return
     point = cut.opt.domain.point(dict(trial.params))
@@ -104,7 +118,7 @@ def _share(rows: Sequence[str], cubes: bool | str) -> float:
     return _ROW * count + _GAP if count else 0.0
 
 
-def _bars(ax: Axes, cut: Slice, rows: Sequence[str], cubes: bool | str) -> None:
+def _bars(ax: Axes, cut: Slice, rows: Sequence[str], cubes: bool | str, trial: Trial | None) -> None:
     """S, M, G from top to bottom, then the cubes; the letters stand to the right of the axes."""
     from matplotlib.patches import Rectangle
 
@@ -136,10 +150,11 @@ def _bars(ax: Axes, cut: Slice, rows: Sequence[str], cubes: bool | str) -> None:
         )
 
     for name in rows:
-        row(name, SETS[name], _widened(cut, scene.stretches(cut, views, name)), label=SET_NAMES[name], gid=name)
+        stretches = scene.certified_stretches(cut, _POINTS, trial) if name == "S" else scene.stretches(cut, views, name)
+        row(name, SETS[name], _widened(cut, stretches), label=SET_NAMES[name], gid=name)
     if cubes:
         axis = cut.vary[0]
-        chosen = scene.cubes_of(cut, views, cubes)
+        chosen = scene.cubes_of(cut, views, cubes, trial)
         edges = cut.user(axis, np.array([(c.lower[axis], c.upper[axis]) for c in chosen]).reshape(-1, 2))
         ranges = [(float(a), float(b - a)) for a, b in edges]
         row("c", GREY, ranges, alpha=max(0.03, 1.0 / max(len(ranges), 1)), label="_", gid="cubes")  # darker where there are more

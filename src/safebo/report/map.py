@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from safebo.exceptions import InvalidValueError, NoInitialSampleError
+from safebo.optimizer import Trial
 from safebo.report import scene
+from safebo.report.line import held_text
 from safebo.report.options import FIELDS, Options
 from safebo.report.scene import FloatArray, Slice, Truth
 from safebo.report.style import (
     COLORMAP,
     HATCHES,
     LINES,
+    OFF,
     SET_NAMES,
     SETS,
     SHADE,
@@ -40,6 +43,8 @@ def draw_map(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Option
     number = scene.output_number(state, options.output)
     output = state.outputs[number]
     known = truths.get(output.name)
+    if options.field == "margin" and not output.is_limit:
+        raise InvalidValueError(f"{output.name!r} has no limit to be distant from: choose another field or output.")
     if axes is None:
         figure = new_figure(9.6 if known else 6.0, 4.9)
         panels: list[Axes] = list(figure.subplots(1, 2 if known else 1, sharex=True, sharey=True, squeeze=False)[0])
@@ -57,6 +62,7 @@ def draw_map(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Option
         images.append(scene.evaluate(known, mesh).reshape(shape))
         titles.append("true function")
     low, high = options.limits or colour_range(cut, truths, options)
+    trial = options.trial(cut.opt)
     pictures = []
     for i, (ax, image, title) in enumerate(zip(panels, images, titles, strict=False)):
         dress(ax, grid=False)
@@ -65,21 +71,23 @@ def draw_map(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Option
         )
         pictures.append(picture)
         if i == 1 or options.field != "width":
-            for limit in scene.limits_of(output):
+            for limit in [0.0] if options.field == "margin" and i == 0 else scene.limits_of(output):
                 _contour(ax, mesh_axes, image, limit, "limit")
         _samples(ax, cut, truths)
-        ax.set(xlim=cut.extent(0), ylim=cut.extent(1), xlabel=cut.names[0], ylabel=cut.names[1] if i == 0 else "")
+        _given_up(ax, cut)
+        across, up = (options.named(name) for name in cut.names)
+        ax.set(xlim=cut.extent(0), ylim=cut.extent(1), xlabel=across, ylabel=up if i == 0 else "")
         ax.set_title(title)
-    _sets(panels[: len(images)], cut, options)
+    _sets(panels[: len(images)], cut, options, trial)
     if options.best:
         _best(panels[0], cut)
-    if options.next_trial:
-        _next(panels[0], cut)
+    _next(panels[0], cut, trial)
     bar = figure.colorbar(pictures[0], ax=panels[: len(images)], pad=0.02, extend=_extend(images, low, high))
     bar.outline.set_visible(False)
-    bar.set_label(output.name if options.field != "width" else f"{output.name}, {FIELDS['width']}")
+    label = options.named(output.name)
+    bar.set_label({"width": f"{label}, {FIELDS['width']}", "margin": f"margin of {label}"}.get(options.field, label))
     if cut.fixed:
-        figure.suptitle(", ".join(f"{name} = {value:.4g}" for name, value in cut.fixed.items()), fontsize="medium")
+        figure.suptitle(held_text(cut, options), fontsize="medium")
     if options.legend if options.legend is not None else axes is None:
         legend(figure, panels)
     return figure
@@ -89,6 +97,8 @@ def _field(cut: Slice, mesh: FloatArray, output: str, field: str) -> FloatArray:
     if field == "mean":
         return cut.opt.mean(mesh, output)
     lower, upper = cut.opt.bounds(mesh, output)
+    if field == "margin":
+        return scene.margin(cut.opt.state.outputs[scene.output_number(cut.opt.state, output)], lower, upper)
     return {"lower": lower, "upper": upper, "width": upper - lower}[field]
 
 
@@ -99,6 +109,9 @@ def colour_range(cut: Slice, truths: Mapping[str, Truth], options: Options) -> t
         low, high = scene.value_range(cut.opt.state, scene.output_number(cut.opt.state, options.output), truths, cut)
         return low - (high - low), high + (high - low) * (options.field == "upper")
     mesh = cut.mesh(41)[1]
+    if options.field == "margin":  # what lies far outside is not certified anyhow: the colours are for what is
+        most = max(float(_field(cut, mesh, output, "margin").max()), 1e-9)
+        return -most, most
     known = options.field == "mean" and output in truths
     values = scene.evaluate(truths[output], mesh) if known else _field(cut, mesh, output, options.field)
     low, high = float(values.min()), float(values.max())
@@ -123,21 +136,22 @@ def _contour(ax: Axes, mesh_axes: Sequence[FloatArray], image: FloatArray, level
     ax.plot([], [], gid=role, **{**look_of, "lw": 1.9})
 
 
-def _sets(panels: Sequence[Axes], cut: Slice, options: Options) -> None:
+def _sets(panels: Sequence[Axes], cut: Slice, options: Options, trial: Trial | None) -> None:
     """S as an outline in every panel, M and G as hatches in the first, sub-domains as rectangles."""
     from matplotlib.patches import Rectangle
 
     views = cut.opt.subdomains()
-    pixels = [np.linspace(*cut.extent(i), _PIXELS) for i in range(2)]
+    pixels, safe = scene.certified_area(cut, _PIXELS, trial)
     for name in (n for n in SETS if n in options.sets):
-        mask = scene.raster(cut, views, name, _PIXELS).T.astype(np.float64)
+        mask = (safe if name == "S" else safe & scene.raster(cut, views, name, pixels)).T.astype(np.float64)
         if name == "S":
             padded = np.pad(mask, 1)  # close the outline where the set reaches the edge of the domain
             rim = [np.concatenate([a[:1] - 1e-9, a, a[-1:] + 1e-9]) for a in pixels]
             for ax in panels:
                 if mask.any():
                     ax.contour(*rim, padded, levels=[0.5], colors="white", linewidths=3.4, alpha=0.9, zorder=2)
-                    ax.contour(*rim, padded, levels=[0.5], colors=SETS["S"], linewidths=2.0, zorder=2.1)
+                    outline = ax.contour(*rim, padded, levels=[0.5], colors=SETS["S"], linewidths=2.0, zorder=2.1)
+                    outline.set_gid("outline")
                 ax.plot([], [], color=SETS["S"], lw=2.0, label=SET_NAMES["S"], gid="S")
         else:
             pattern, ink = HATCHES[name]
@@ -146,7 +160,7 @@ def _sets(panels: Sequence[Axes], cut: Slice, options: Options) -> None:
                 filled.set(edgecolor=ink, linewidth=0.0, gid=name)
             panels[0].fill_between([], [], fc=SHADE, ec=ink, hatch=pattern, lw=0.0, label=SET_NAMES[name])
     if options.cubes:
-        chosen = scene.cubes_of(cut, views, options.cubes)
+        chosen = scene.cubes_of(cut, views, options.cubes, trial)
         for cube in chosen:
             (left, right), (bottom, top) = (cut.user(a, np.array([cube.lower[a], cube.upper[a]])) for a in cut.vary)
             rectangle = Rectangle(
@@ -164,6 +178,13 @@ def _samples(ax: Axes, cut: Slice, truths: Mapping[str, Truth]) -> None:
             scatter(ax, role, points[mask, cut.vary[0]], points[mask, cut.vary[1]], clip_on=False)
 
 
+def _given_up(ax: Axes, cut: Slice) -> None:
+    """Aborted experiments and rejected trials, pale where they lie off the slice."""
+    for role, on, point in scene.given_up(cut):
+        alpha = 1.0 if on else OFF
+        scatter(ax, role, [point[cut.vary[0]]], [point[cut.vary[1]]], clip_on=False, alpha=alpha, zorder=5.5)
+
+
 def _best(ax: Axes, cut: Slice) -> None:
     try:
         best = cut.opt.best()
@@ -174,8 +195,7 @@ def _best(ax: Axes, cut: Slice) -> None:
         scatter(ax, "best", [point[cut.vary[0]]], [point[cut.vary[1]]], zorder=6)
 
 
-def _next(ax: Axes, cut: Slice) -> None:
-    trial = cut.opt.ask()
+def _next(ax: Axes, cut: Slice, trial: Trial | None) -> None:
     if trial is None:
         return
     point = cut.opt.domain.point(dict(trial.params))

@@ -10,6 +10,7 @@ import numpy as np
 from safebo.exceptions import InvalidValueError, NoInitialSampleError
 from safebo.optimizer import SafeOptimizer, Trial
 from safebo.report import scene
+from safebo.report.options import named
 from safebo.report.replay import replay
 from safebo.report.scene import FloatArray, Truths
 from safebo.report.style import LINES, dress, figure_of, look, new_figure, scatter
@@ -31,6 +32,7 @@ def plot_progress(
     trials: Mapping[str, Trial] | None = None,
     title: str | None = None,
     legend: bool | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> Figure:
     """Measured value per experiment with the limits, one panel per output; best safe measurement so far for the objective.
 
@@ -40,6 +42,9 @@ def plot_progress(
     certified   also draw the best certified lower bound after every experiment; replays the run
     trials      by id: also draw the interval that each of them was certified with before it was measured
     legend      below the figure; by default only if the figure is new
+    units       of the outputs, by name, for the labels
+
+    Aborted experiments and rejected trials stand at the bottom, between the measurements before and after them.
     """
     state = opt.state
     count = len(state.outputs)
@@ -68,7 +73,8 @@ def plot_progress(
             for role, mask in (("sample", ~unsafe & ~initial), ("initial", initial & ~unsafe), ("violation", unsafe)):
                 if mask.any():
                     scatter(ax, role, numbers[mask], column[mask])
-            ax.set_ylabel(output.name)
+            _given_up(ax, state, numbers)
+            ax.set_ylabel(named(output.name, units or {}))
             ax.margins(x=0.03, y=0.12)
         objective = panels[0]
         ends = np.append(numbers, numbers[-1] + 0.5) if len(numbers) else numbers
@@ -88,6 +94,17 @@ def plot_progress(
         if legend if legend is not None else axes is None:
             add_legend(figure, panels)
     return figure
+
+
+def _given_up(axes: Axes, state: State, numbers: FloatArray) -> None:
+    """A mark at the bottom for everything that ended without a measurement; several in a row stand side by side."""
+    for step in sorted({abort.step for abort in state.aborts}):
+        group = [abort for abort in state.aborts if abort.step == step]
+        before = numbers[step - 1] if step else (numbers[0] if len(numbers) else 1.0) - 1.0
+        for i, abort in enumerate(group, 1):
+            role = "rejected" if scene.was_rejected(abort.reason) else "aborted"
+            place = axes.get_xaxis_transform()
+            scatter(axes, role, [before + i / (len(group) + 1.0)], [0.05], transform=place, clip_on=False)
 
 
 def _certificates(axes: Axes, output: str, state: State, numbers: FloatArray, trials: Mapping[str, Trial]) -> None:

@@ -25,7 +25,9 @@ def replay(opt: SafeOptimizer) -> Iterator[SafeOptimizer]:
     first = max(first, int(inside.argmax()) + 1)
     past: SafeOptimizer | None = None
     for step in range(first, state.step):
-        then = changed(state, samples=state.samples[:step], records=tuple(r for r in state.records if r.step <= step))
+        records = tuple(r for r in state.records if r.step <= step)
+        aborts = tuple(a for a in state.aborts if a.step <= step)
+        then = changed(state, samples=state.samples[:step], records=records, aborts=aborts)
         past = SafeOptimizer.from_json(State.to_json(then)) if past is None else _moved(past, then)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NormRefutedWarning)  # it was issued when it happened

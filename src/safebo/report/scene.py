@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from safebo.domain import Cube
 from safebo.exceptions import InvalidValueError
 from safebo.inspection import SubDomainView
-from safebo.optimizer import Best, SafeOptimizer
+from safebo.optimizer import Best, SafeOptimizer, Trial
 from safebo.outputs import Output
 from safebo.state import State
 
@@ -57,11 +57,15 @@ class Slice:
     def mesh(self, points: int) -> tuple[list[FloatArray], FloatArray]:
         """The axes (points,) and all points (points ** len(vary), n), last axis fastest."""
         axes = [np.linspace(*self.extent(i), points) for i in range(len(self.vary))]
+        return axes, self.over(axes)
+
+    def over(self, axes: Sequence[FloatArray]) -> FloatArray:
+        """All points over these axes, (product of their lengths, n), last axis fastest."""
         grid = np.meshgrid(*axes, indexing="ij")
         result = np.tile(self.base, (grid[0].size, 1))
         for axis, values in zip(self.vary, grid, strict=True):
             result[:, axis] = values.ravel()
-        return axes, result
+        return result
 
     def user(self, axis: int, unit: FloatArray) -> FloatArray:
         """Unit cube -> user units for one parameter."""
@@ -149,19 +153,64 @@ def stretches(cut: Slice, views: Sequence[SubDomainView], which: str) -> list[tu
     return [(float(low), float(high)) for low, high in users]
 
 
-def raster(cut: Slice, views: Sequence[SubDomainView], which: str, points: int) -> Mask:
-    """A set on a two-dimensional slice, united over the sub-domains, at the nearest grid points of each, (points, points)."""
-    pixels = np.linspace(0.0, 1.0, points)
-    result = np.zeros((points, points), dtype=bool)
+def certified_area(cut: Slice, points: int, trial: Trial | None = None) -> tuple[list[FloatArray], Mask]:
+    """Axes with at least so many points, and which of their mesh are certified, (len(axis),) * len(vary).
+
+    Where the trial or a safe measurement would fall between points that are not certified, the axes are refined around it: what
+    is certified is seen, however small the safe set is, and nothing else is drawn as safe.
+    """
+    axes, mesh = cut.mesh(points)
+    safe = cut.opt.is_safe(mesh).reshape([points] * len(axes))
+    known = _certified_points(cut, trial)[:, list(cut.vary)]
+    nearest = [np.abs(axis[None, :] - known[:, i, None]).argmin(axis=1) for i, axis in enumerate(axes)]
+    lost = known[~safe[tuple(nearest)]]
+    if len(lost):
+        axes = [_refined(axis, lost[:, i]) for i, axis in enumerate(axes)]
+        safe = cut.opt.is_safe(cut.over(axes)).reshape([len(axis) for axis in axes])
+    return axes, safe
+
+
+def _certified_points(cut: Slice, trial: Trial | None) -> FloatArray:
+    """Safe measurements and the trial, where they lie on the slice and are certified by what is known now, (p, n)."""
+    state = cut.opt.state
+    points = points_of(state)[state.inside()]
+    if trial is not None:
+        points = np.concatenate([points, cut.opt.domain.point(dict(trial.params))[None, :]])
+    points = points[cut.contains(points)]
+    return np.asarray(points[cut.opt.is_safe(points)])
+
+
+def _refined(axis: FloatArray, values: FloatArray) -> FloatArray:
+    """An axis with these values, and a point on each side of them a quarter of a step away."""
+    step = axis[1] - axis[0]
+    beside = np.concatenate([axis, values - 0.25 * step, values + 0.25 * step])
+    beside = beside[(beside >= axis[0]) & (beside <= axis[-1])]
+    exact = np.unique(values)
+    far = np.abs(beside[:, None] - exact[None, :]).min(axis=1) > 0.05 * step  # leaves room for the exact ones
+    return np.unique(np.concatenate([beside[far], exact]))
+
+
+def certified_stretches(cut: Slice, points: int, trial: Trial | None = None) -> list[tuple[float, float]]:
+    """The safe set on a one-dimensional slice: intervals in user units, ascending, each between certified points."""
+    (axis,), safe = certified_area(cut, points, trial)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], safe, [False]]).astype(np.int8)))
+    return [(float(axis[a]), float(axis[b - 1])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def raster(cut: Slice, views: Sequence[SubDomainView], which: str, axes: Sequence[FloatArray]) -> Mask:
+    """A set on a two-dimensional slice, united over the sub-domains, at the nearest grid points of each, over these axes."""
+    spans = [cut.extent(i) for i in range(2)]
+    pixels = [(axis - low) / (high - low) for axis, (low, high) in zip(axes, spans, strict=True)]
+    result = np.zeros([len(axis) for axis in axes], dtype=bool)
     for view in views:
         layer = cut.layer(view, which)
         if layer is None or not layer[1].any():
             continue
-        axes, mask = layer
-        inside = [np.flatnonzero((pixels >= axis[0]) & (pixels <= axis[-1])) for axis in axes]
+        own, mask = layer
+        inside = [np.flatnonzero((at >= axis[0]) & (at <= axis[-1])) for at, axis in zip(pixels, own, strict=True)]
         nearest = [
-            np.rint((pixels[rows] - axis[0]) / (axis[-1] - axis[0]) * (len(axis) - 1)).astype(np.intp)
-            for rows, axis in zip(inside, axes, strict=True)
+            np.rint((at[rows] - axis[0]) / (axis[-1] - axis[0]) * (len(axis) - 1)).astype(np.intp)
+            for at, rows, axis in zip(pixels, inside, own, strict=True)
         ]
         result[np.ix_(*inside)] |= mask[np.ix_(*nearest)]
     return result
@@ -227,6 +276,16 @@ def outside(output: Output, values: FloatArray) -> Mask:
     return np.array([not output.satisfied(float(v)) for v in values], dtype=bool)
 
 
+def margin(output: Output, lower: FloatArray, upper: FloatArray) -> FloatArray:
+    """How far inside the limits an interval lies: the nearer one counts; negative where it may lie outside."""
+    inside = np.full(len(lower), np.inf)
+    if output.lower_limit is not None:
+        inside = np.minimum(inside, lower - output.lower_limit)
+    if output.upper_limit is not None:
+        inside = np.minimum(inside, output.upper_limit - upper)
+    return inside
+
+
 def limits_of(output: Output) -> list[float]:
     """The limits of an output that exist."""
     return [limit for limit in (output.lower_limit, output.upper_limit) if limit is not None]
@@ -255,12 +314,25 @@ def roles(cut: Slice, truths: Mapping[str, Truth]) -> dict[str, Mask]:
     }
 
 
-def cubes_of(cut: Slice, views: Sequence[SubDomainView], which: bool | str) -> list[Cube]:
+def was_rejected(reason: str) -> bool:
+    """Whether an experiment without a measurement was refused by a person, by the reason in the record."""
+    return reason == "rejected" or reason.startswith("rejected: ")
+
+
+def given_up(cut: Slice) -> list[tuple[str, bool, FloatArray]]:
+    """Experiments without a measurement: role, whether they lie on the slice, and point (n,)."""
+    aborts = cut.opt.state.aborts
+    points = np.array([a.point for a in aborts], dtype=np.float64).reshape(len(aborts), cut.opt.domain.dim)
+    on = cut.contains(points)
+    roles = ["rejected" if was_rejected(a.reason) else "aborted" for a in aborts]
+    return [(role, bool(here), point) for role, here, point in zip(roles, on, points, strict=True)]
+
+
+def cubes_of(cut: Slice, views: Sequence[SubDomainView], which: bool | str, trial: Trial | None) -> list[Cube]:
     """The local sub-domains that the slice passes through: all of them, or the one that certifies the next trial."""
     unit = cut.opt.domain.to_unit(cut.base)
     whole = Cube.whole(cut.opt.domain.dim)
     if which == "next":
-        trial = cut.opt.ask()
         candidates = [] if trial is None else [trial.cube]
     else:
         candidates = [view.cube for view in views if view.cube != whole]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from safebo.optimizer import Best, SafeOptimizer
+from safebo.optimizer import Best, SafeOptimizer, Trial
 from safebo.report import scene
 from safebo.report.line import draw_line
 from safebo.report.map import draw_map
@@ -32,12 +32,13 @@ def plot_state(
     field: str = "mean",
     sets: Sequence[str] = ("S", "M", "G"),
     cubes: bool | str = False,
-    next_trial: bool = True,
+    next_trial: bool | Trial = True,
     best: bool = True,
     points: int | None = None,
     limits: tuple[float, float] | None = None,
     title: str | None = None,
     legend: bool | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> Figure:
     """What the optimizer knows now, over one or two parameters.
 
@@ -45,19 +46,23 @@ def plot_state(
     axes        draw into these axes instead of a new figure; two of them for a map with the truth beside it
     fixed       name -> value for all but one or two parameters, see also `plot_slice`
     output      which output is shown; the objective by default
-    field       two parameters: "mean", "lower", "upper" or "width"
+    field       two parameters: "mean", "lower", "upper", "width", or "margin", the certified distance to the nearer limit
     sets        which of S, M, G are drawn
     cubes       True: every sub-domain; "next": only the one that certifies the next trial
-    next_trial  mark what `ask` returns
+    next_trial  mark what `ask` returns, or this trial
     best        mark what `best` returns
     points      per axis, where the posterior is evaluated
     limits      range of values shown, for several figures with the same scale
     title       above the axes
     legend      below the figure; by default only if the figure is new (`safebo.report.legend` adds one to yours)
 
-    A measurement is unsafe if it lies outside a limit, or if the true value does.
+    units       of parameters and outputs, by name, for the labels
+
+    What is drawn as the safe set is certified: the trial and the safe measurements that are certified now lie in it. Aborted
+    experiments and rejected trials have marks of their own. A measurement is unsafe if it lies outside a limit, or if the true
+    value does.
     """
-    options = Options(output, field, sets, cubes, next_trial, best, points, limits, title, legend)
+    options = Options(output, field, sets, cubes, next_trial, best, points, limits, title, legend, units or {})
     return _draw(scene.full(opt, fixed), truth, axes, options)
 
 

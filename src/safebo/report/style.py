@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from safebo.exceptions import MissingExtraError
+from safebo.extras import how_to_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,12 +40,17 @@ LINES: dict[str, dict[str, Any]] = {
     "certificate": {"color": SKY, "lw": 3.0, "alpha": 0.6, "label": "certified before it was measured"},
     "next": {"color": PURPLE, "lw": 1.1, "ls": "-", "label": "_next"},
 }
+OFF = 0.35
+"""How opaque an aborted or rejected experiment is that lies off a slice."""
+
 MARKERS: dict[str, dict[str, Any]] = {  # marker, area, face, edge, width of the edge, label
     role: {"marker": marker, "s": area, "facecolors": face, "edgecolors": edge, "linewidths": width, "label": label}
     for role, marker, area, face, edge, width, label in (
         ("sample", "o", 24, BLACK, "white", 0.5, "measurement"),
         ("initial", "D", 38, "white", BLACK, 1.3, "initial measurement"),
         ("violation", "X", 85, VERMILLION, "white", 0.8, "unsafe measurement"),
+        ("aborted", "P", 70, ORANGE, BLACK, 0.9, "aborted experiment"),
+        ("rejected", "s", 44, "white", VERMILLION, 1.6, "rejected trial"),
         ("elsewhere", "o", 20, "white", GREY, 1.0, "measurement off the slice"),
         ("best", "*", 190, YELLOW, BLACK, 0.9, "best certified"),
         ("next", "v", 60, PURPLE, "white", 0.7, "next trial"),
@@ -69,7 +75,7 @@ def require_matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingExtraError(f"Figures need matplotlib ({error}): pip install 'safebo[plot]'.") from error
+        raise MissingExtraError(f"Figures need matplotlib ({error}): {how_to_install('plot')}.") from error
     return matplotlib
 
 

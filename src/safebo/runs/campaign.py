@@ -20,6 +20,7 @@ import numpy as np
 
 from safebo.exceptions import ConflictError, DrivenError, InvalidValueError, StopReason
 from safebo.journal import not_stored
+from safebo.norms.base import count
 from safebo.optimizer import Params, SafeOptimizer, Trial
 from safebo.outputs import outside
 from safebo.runs.driving import Lease, driver
@@ -28,6 +29,9 @@ from safebo.runs.storage import Event, Request, Store
 from safebo.state import Abort, NormRecord, Sample, State
 
 Result = TypeVar("Result")
+
+WITHDRAWN = "something was told, aborted or taken back since it was asked for, so that its certificate is one of the past"
+"""Why a trial is withdrawn."""
 
 LONGEST_TEXT = 2000
 """Characters of a reason or a name at most."""
@@ -67,7 +71,7 @@ class Follower:
         with self._computing:
             if self._optimizer is None:
                 self._optimizer = SafeOptimizer.from_json(ledger.state.to_json())
-            self._optimizer._follow(ledger.state, ledger.trial)
+            self._optimizer._follow(ledger.state, ledger.pending)
             return self._optimizer
 
 
@@ -114,7 +118,7 @@ class Campaign:
         events = [Event("created", body, signed)]
         trial = optimizer.ask() if optimizer._trial_id() in optimizer._issued else None
         if trial is not None:  # handed out already: its measurement is to come
-            events += [Event("asked", {"trial": trial_entry(trial)}, signed)]
+            events += [Event("asked", _asked(trial, optimizer._issued[trial.id].record), signed)]
             events += [Event("started", {"trial": trial.id}, signed)]
         campaign = cls(store, Ledger.of(name, store.create(name, events)), optimizer, direct=direct)
         campaign._mine = None if trial is None else trial.id
@@ -157,7 +161,7 @@ class Campaign:
             self._refresh()
             if self._optimizer is None:
                 optimizer = SafeOptimizer.from_json(self._ledger.state.to_json())
-                optimizer._follow(self._ledger.state, self._ledger.trial)
+                optimizer._follow(self._ledger.state, self._ledger.pending)
                 self._attach(optimizer)
                 return optimizer
             return self._optimizer
@@ -180,20 +184,21 @@ class Campaign:
         fresh = self.store.events(self.name, self._ledger.seq, self._ledger.digest)
         for event in fresh:
             self._ledger = self._ledger.after(event)
-        if self._optimizer is not None and (fresh or self._behind(self._optimizer.state)):
-            self._optimizer._follow(self._ledger.state, self._ledger.trial)
+        if self._optimizer is not None and (fresh or self._apart(self._optimizer.state)):
+            self._optimizer._follow(self._ledger.state, self._ledger.pending)
 
-    def _behind(self, state: State) -> bool:
-        """Whether a step was stored and then interrupted (Ctrl-C) before the optimizer had taken it over."""
+    def _apart(self, state: State) -> bool:
+        """Whether a step was stored that the optimizer has not taken over: an interrupt (Ctrl-C), a measurement taken back."""
         parts = ("samples", "records", "aborts")
-        return any(len(getattr(state, part)) < len(getattr(self._ledger, part)) for part in parts)
+        return any(len(getattr(state, part)) != len(getattr(self._ledger, part)) for part in parts)
 
     # -- steps ----------------------------------------------------------------------------------------------------------
 
     def ask(self, *, who: str = "") -> Pending | None:
         """The next trial, stored and not yet handed to the plant (`start`); None if there is none, see `ledger`.
 
-        A trial that is pending and was not handed out is returned again. One that was handed out raises `PendingTrialError`.
+        A trial that is pending and was not handed out is returned again, as long as nothing was told, aborted or taken back since
+        it was asked for. One that was handed out raises `PendingTrialError`.
         """
 
         def work() -> Pending | None:
@@ -201,12 +206,30 @@ class Campaign:
             if pending is not None and pending.out:
                 raise pending_error(self._ledger)
             self._ledger.require_running()
-            if pending is None:
-                self._started_well()
-                self.optimizer.ask()
-            return self._ledger.pending
+            return self._present() or self._next()
 
         return self._act(who, work)
+
+    def _present(self) -> Pending | None:
+        """The pending trial if its certificate is of the present; otherwise it is withdrawn, and nothing is pending."""
+        pending = self._ledger.pending
+        if pending is None or not pending.stale:
+            return pending
+        self._append(*_withdrawal(self._ledger))
+        return None
+
+    def _next(self) -> Pending | None:
+        self._started_well()
+        self.optimizer.ask()
+        return self._ledger.pending
+
+    def _require_present(self, trial: str) -> Pending:
+        """The pending trial, which must be this one and not yet handed out, with a certificate of the present."""
+        pending = self._ledger.require(trial)
+        if pending.stale and not pending.out:
+            self._append(*_withdrawal(self._ledger))
+            raise ConflictError(f"Trial {trial} of run {self.name!r} was withdrawn: {WITHDRAWN}. Ask for another one.")
+        return pending
 
     def _started_well(self) -> None:
         """No trial before the parameters to start with are measured."""
@@ -217,8 +240,13 @@ class Campaign:
             raise ConflictError(f"The start {start.params} of run {self.name!r} {what}: trials come after it.")
 
     def approve(self, trial: str, *, who: str = "") -> None:
-        """An operator's consent to the pending trial."""
-        self._act(who, lambda: self._append(Event("approved", {"trial": trial})))
+        """An operator's consent to the pending trial: to this one with its certificate, not to one that follows it."""
+
+        def work() -> None:
+            self._require_present(trial)
+            self._append(Event("approved", {"trial": trial}))
+
+        self._act(who, work)
 
     def reject(self, trial: str, reason: str = "", *, who: str = "") -> None:
         """An operator's refusal of the pending trial: experiments keep away from it."""
@@ -236,6 +264,7 @@ class Campaign:
         """The pending trial goes to the plant as soon as this has returned."""
 
         def work() -> Pending:
+            self._require_present(trial)
             self._append(Event("started", {"trial": trial}))
             assert self._ledger.pending is not None
             return self._ledger.pending
@@ -247,15 +276,15 @@ class Campaign:
 
         key: asking again with the key that got a trial gets the same trial, as long as it is out.
         """
-        request = None if key is None else _request(key, "hand out", None)
+        request = None if key is None else _request(key, "hand out", who or user())
 
         def work() -> Pending | None:
             pending = self._ledger.pending
             served = None if request is None else self._served(request)
             if served is not None:
-                started = self.store.events(self.name, served.seq - 1)[0]
-                if pending is not None and pending.out and pending.started_at == started.at:
+                if pending is not None and pending.out and pending.started_seq == served.seq:
                     return pending
+                started = self.store.events(self.name, served.seq - 1)[0]
                 raise ConflictError(
                     f"The key {key!r} belongs to trial {started.body['trial']}, which is not out any more: use a new key."
                 )
@@ -263,10 +292,7 @@ class Campaign:
                 raise pending_error(self._ledger)
             if self._ledger.halted is not None or self._ledger.complete:
                 return None
-            if pending is None:
-                self._started_well()
-                self.optimizer.ask()
-                pending = self._ledger.pending
+            pending = self._present() or self._next()
             if pending is None or (self._ledger.config.confirm and pending.approved is None):
                 return pending
             self._request = request
@@ -276,11 +302,14 @@ class Campaign:
         return self._act(who, work)
 
     def retry(self, trial: str, *, who: str = "") -> None:
-        """The pending trial was handed out but certainly not executed: it may be started (and approved) once more."""
+        """The pending trial was handed out but certainly not executed: it may be started (and approved) once more.
+
+        If something was told, aborted or taken back meanwhile, it is withdrawn instead, and another one has to be asked for.
+        """
 
         def work() -> None:
-            self._not_at_the_plant(trial)
-            self._append(Event("retried", {"trial": trial}))
+            pending = self._not_at_the_plant(trial)
+            self._append(Event("retried", {"trial": trial}), *(_withdrawal(self._ledger) if pending.stale else ()))
 
         self._act(who, work)
 
@@ -331,6 +360,21 @@ class Campaign:
     def abandon(self, trial: str, reason: str = "", *, who: str = "", key: str | None = None) -> Receipt:
         """Give up the pending trial: nobody knows what became of it, or nobody wants to run it. Experiments keep away from it."""
         return self.abort(trial, f"abandoned: {_text(reason, 'reason')}" if reason else "abandoned", who=who, key=key)
+
+    def void(self, number: int, reason: str = "", *, who: str = "", seen: int | None = None) -> None:
+        """Take measurement `number` back, a typing error for example: from now on the run is as if it had not been told.
+
+        It stays in the record. Norms that were estimated with it are estimated anew, a trial that waits is withdrawn, and trials
+        whose certificates rested on it are marked (`Ledger.doubtful`). To correct it, tell the right values afterwards.
+        """
+
+        def work() -> None:
+            self._ledger.require_seen(seen)
+            body = {"number": count(number, "The number of a measurement"), "reason": _text(reason, "reason")}
+            self._append(*_beside(self._ledger, None), Event("voided", body))
+            self._refresh()
+
+        self._act(who, work)
 
     def pause(self, reason: str = "", *, who: str = "", seen: int | None = None) -> None:
         """Nothing is asked or started until `resume`.
@@ -460,21 +504,25 @@ class _Writer:
         return self._campaign.ledger.halted
 
     @property
-    def pending(self) -> Trial | None:
-        pending = self._campaign.ledger.pending
-        return None if pending is None else pending.trial
+    def pending(self) -> Pending | None:
+        return self._campaign.ledger.pending
 
-    def asked(self, trial: Trial) -> None:
+    def asked(self, trial: Trial, record: NormRecord | None) -> bool:
         campaign = self._campaign
         with campaign._lock:
             pending = campaign._ledger.pending
-            if pending is not None and pending.trial.id == trial.id and campaign._mine == trial.id:
-                return  # asked for again by the same program, which knows what it did with it
+            again = pending is not None and pending.trial.id == trial.id
+            if pending is not None and pending.stale and not pending.out:
+                campaign._append(*_withdrawal(campaign._ledger))
+                return False
+            if again and pending is not None and not pending.stale and campaign._mine == trial.id:
+                return True  # asked for again by the same program, which knows what it did with it
             if pending is None or pending.out:
-                campaign._append(Event("asked", {"trial": trial_entry(trial)}))
+                campaign._append(Event("asked", _asked(trial, record)))
             if campaign._direct:  # what the user gets is handed out
                 campaign._append(Event("started", {"trial": trial.id}))
                 campaign._mine = trial.id
+            return True
 
     def exhausted(self, reason: StopReason) -> None:
         campaign = self._campaign
@@ -491,23 +539,51 @@ class _Writer:
                 Event("told", {"sample": s.entry(), "record": entry, "violated": outside(outputs, s.values)})
                 for s in samples
             ]  # fmt: skip
-            # An earlier measurement outside a limit is information; one of this run's experiments breaks the promise.
-            violated = outside(outputs, samples[0].values) if samples[0].trial is not None else {}
+            violated = next((found for s in samples if (found := outside(outputs, s.values))), {})
             if violated and campaign._ledger.config.on_violation == "stop":
                 text = ", ".join(f"{name} = {value:g}" for name, value in violated.items())
                 cause = {"cause": StopReason.VIOLATION.value, "reason": f"measured outside a limit: {text}"}
                 events.append(Event("stopped", cause))
-            campaign._append(*self.before, *events)
+            campaign._append(*self.before, *_beside(campaign._ledger, samples[0].trial), *events)
 
     def aborted(self, abort: Abort) -> None:
         with self._campaign._lock:
-            self._campaign._append(*self.before, Event("aborted", {"abort": abort.entry()}))
+            beside = _beside(self._campaign._ledger, abort.trial)
+            self._campaign._append(*self.before, *beside, Event("aborted", {"abort": abort.entry()}))
 
-    def retried(self, trial: Trial) -> None:
+    def retried(self, trial: Trial) -> bool:
         campaign = self._campaign
         with campaign._lock:
-            campaign._append(Event("retried", {"trial": trial.id}), Event("started", {"trial": trial.id}))
+            pending = campaign._ledger.require(trial.id)
+            retried = Event("retried", {"trial": trial.id})
+            if pending.stale:
+                campaign._append(retried, *_withdrawal(campaign._ledger))
+                return False
+            campaign._append(retried, Event("started", {"trial": trial.id}))
             campaign._mine = trial.id
+            return True
+
+
+def _asked(trial: Trial, record: NormRecord | None) -> dict[str, Any]:
+    return {"trial": trial_entry(trial), "record": None if record is None else record.entry()}
+
+
+def _withdrawal(ledger: Ledger) -> tuple[Event, ...]:
+    """Withdraws the pending trial; nothing if there is none."""
+    if ledger.pending is None:
+        return ()
+    return (Event("withdrawn", {"trial": ledger.pending.trial.id, "reason": WITHDRAWN}),)
+
+
+def _beside(ledger: Ledger, trial: str | None) -> tuple[Event, ...]:
+    """What comes before a measurement or an abort in the same step: a trial that waits beside it is withdrawn.
+
+    Its certificate was made without what is told now. One that is at the plant stays: its measurement is to come.
+    """
+    pending = ledger.pending
+    if pending is None or pending.out or pending.trial.id == trial:
+        return ()
+    return _withdrawal(ledger)
 
 
 def _request(key: object, verb: str, content: Any) -> Request:

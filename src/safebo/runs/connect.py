@@ -19,6 +19,7 @@ from sqlalchemy import event as listening
 from sqlalchemy import exc
 
 from safebo.exceptions import InvalidValueError, MissingExtraError, StorageError
+from safebo.extras import how_to_install
 from safebo.runs.schema import META
 
 WAIT = 30.0
@@ -201,7 +202,7 @@ def _postgresql(url: sa.URL, read_only: bool) -> Database:
             max_overflow=60,
         )
     except ImportError as error:
-        raise MissingExtraError(f"PostgreSQL needs a driver: pip install 'safebo[postgres]' ({error}).") from None
+        raise MissingExtraError(f"PostgreSQL needs a driver ({error}): {how_to_install('postgres')}.") from None
     except (exc.SQLAlchemyError, ValueError) as error:
         raise InvalidValueError(f"The URL {where!r:.200} cannot be used: {' '.join(str(error).split())}") from None
     listening.listen(engine, "do_connect", _impatient)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from safebo.bounds import MartingaleMixture, Paper
@@ -17,6 +14,7 @@ from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, Post
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import OBJECTIVE, Output, guarantee
 from safebo.runs.plant_spec import KINDS
+from safebo.runs.presence import missing_parts
 from safebo.state import Settings
 
 COARSE = 0.006
@@ -226,28 +224,13 @@ def cautions(settings: Settings, run: Mapping[str, Any], *, begun: bool = False)
         )
     if not plant.get("start") and not begun:
         found.append("There is no [start]: import or tell at least one safe measurement before the first experiment.")
-    if (missing := _missing(plant)) and not begun:
-        found.append(missing)
+    if not begun:
+        found += missing_parts(plant)
     if run.get("on_violation") == "continue":
         found.append("on_violation = 'continue': the run goes on after a measurement outside a limit.")
     if kind in ("python", "command") and "stop" not in plant:
         found.append(f"The {kind} plant has no stop: a hang or a crash cannot be made harmless from here.")
     return list(dict.fromkeys(found))
-
-
-def _missing(plant: Mapping[str, Any]) -> str:
-    """A plant's module or program that is not there, as far as one can tell without importing or starting it."""
-    folder = Path(plant.get("folder") or ".")
-    if plant.get("type") == "python":
-        module = str(plant.get("callable", "")).partition(":")[0].partition(".")[0]
-        beside = (folder / f"{module}.py").exists() or (folder / module).is_dir()
-        if module and not beside and find_spec(module) is None:
-            return f"There is no module {module!r}, neither in {str(folder)!r} nor installed: the plant cannot be loaded."
-    if plant.get("type") == "command" and plant.get("command"):
-        program = str(plant["command"][0])
-        if shutil.which(program) is None and not (folder / program).exists():
-            return f"There is no program {program!r}: the plant cannot be started."
-    return ""
 
 
 def _both(norm: NormEstimator) -> bool:

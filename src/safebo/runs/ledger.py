@@ -12,6 +12,8 @@ writes, since nobody appends what `after` refuses.
     retried     the trial may be started once more: a person says so
     told        one measurement
     aborted     an experiment without a measurement; nothing follows in its neighbourhood
+    withdrawn   a trial that waited: something was told, aborted or taken back, so that its certificate is one of the past
+    voided      a measurement is taken back: a typing error
     exhausted   nothing is left to ask for
     paused, resumed, stopped
     configured  changes of the configuration
@@ -32,7 +34,7 @@ from safebo.norms.base import count
 from safebo.optimizer import Trial
 from safebo.outputs import outside
 from safebo.runs.storage import Event
-from safebo.state import FORMAT, State, abort_of, record_of, sample_of
+from safebo.state import FORMAT, NormRecord, State, abort_of, record_of, sample_of
 
 ON_VIOLATION = ("stop", "continue")
 
@@ -97,11 +99,25 @@ class Pending:
     starts: int = 0  # how often it was handed to the plant
     retries: int = 0
     started_at: str = ""
+    started_seq: int = 0  # number of the event with which it was handed out last
+    record: NormRecord | None = None  # the norms that it was certified with
+    stale: bool = False  # whether something was told, aborted or taken back since it was asked for
 
     @property
     def out(self) -> bool:
         """Whether it was handed to the plant: only a person or the plant knows what became of it."""
         return self.starts > self.retries
+
+
+@dataclass(frozen=True)
+class Voided:
+    """A measurement that was taken back."""
+
+    number: int  # as it was told
+    sample: Any  # its line of the JSON state
+    reason: str
+    who: str
+    at: str
 
 
 @dataclass(frozen=True)
@@ -119,8 +135,15 @@ class Ledger:
     pending: Pending | None = None
     halt: StopReason | None = None  # PAUSED, STOPPED, VIOLATION, or why nothing is left to ask for
     reason: str = ""  # of the halt, in words
+    asked_at: str = ""  # when a trial was last asked for or handed out
     switched: int = 0  # number of the event that last paused, stopped or resumed the run
-    violations: tuple[int, ...] = ()  # measurements outside a limit, counted from 1
+    numbers: tuple[int, ...] = ()  # of the samples, counted from 1 as they were told: one that is taken back leaves a gap
+    told: int = 0  # measurements so far, those that were taken back included
+    violations: tuple[int, ...] = ()  # numbers of the measurements outside a limit
+    accepted: int = 0  # violations up to this number were accepted when the run was resumed
+    voided: tuple[Voided, ...] = ()
+    doubtful: frozenset[str] = frozenset()  # trials whose certificate rested on a measurement that was taken back later
+    asked: tuple[tuple[str, int], ...] = ()  # every trial, and how many measurements there were when it was asked for
     closed: frozenset[str] = frozenset()  # trials that were told or aborted
     approvals: int = 0
     experiments: int = 0  # measured trials, without measurements that nobody asked for
@@ -135,8 +158,10 @@ class Ledger:
         samples, records, aborts = (tuple(body[part]) for part in ("samples", "records", "aborts"))
         ledger = replace(ledger, samples=samples, records=records, aborts=aborts)
         trials = {s[3] for s in ledger.samples} | {a[4] for a in ledger.aborts}
+        numbers = tuple(range(1, len(samples) + 1))
         violated = [i for i, s in enumerate(ledger.samples, 1) if outside(ledger.state.outputs, s[2])]
-        ledger = replace(ledger, closed=frozenset(t for t in trials if t is not None), violations=tuple(violated))
+        ledger = replace(ledger, numbers=numbers, told=len(samples), violations=tuple(violated))
+        ledger = replace(ledger, closed=frozenset(t for t in trials if t is not None))
         for event in events[1:]:
             ledger = ledger.after(event)
         return ledger
@@ -188,7 +213,7 @@ class Ledger:
         if event.seq and event.seq != self.seq + 1:
             raise StorageError(f"Run {self.name!r}: event {event.seq} does not follow event {self.seq}.")
         result = replace(step(self, event), seq=self.seq + 1, digest=event.digest)
-        if "state" in self.__dict__:  # it was built: extend it rather than build it again
+        if "state" in self.__dict__ and event.kind != "voided":  # it was built: extend it rather than build it again
             result.__dict__["state"] = _extended(self.state, event)
         return result
 
@@ -239,7 +264,11 @@ def _asked(ledger: Ledger, event: Event) -> Ledger:
     trial = trial_of(event.body["trial"])
     if trial.id in ledger.closed:
         raise ConflictError(f"Trial {trial.id} of run {ledger.name!r} has been told or aborted already.")
-    return replace(ledger, pending=Pending(trial, event.at, event.who), halt=None, reason="")
+    entry = event.body.get("record")
+    record = None if entry is None else record_of(entry, len(ledger.state.outputs))
+    pending = Pending(trial, event.at, event.who, record=record)
+    asked = (*ledger.asked, (trial.id, ledger.told))
+    return replace(ledger, pending=pending, halt=None, reason="", asked=asked, asked_at=event.at)
 
 
 def _approved(ledger: Ledger, event: Event) -> Ledger:
@@ -265,7 +294,8 @@ def _started(ledger: Ledger, event: Event) -> Ledger:
         raise pending_error(ledger)
     if ledger.config.confirm and pending.approved is None:
         raise ConflictError(f"Trial {pending.trial.id} of run {ledger.name!r} was not approved: an operator has to confirm it.")
-    return replace(ledger, pending=replace(pending, starts=pending.starts + 1, started_at=event.at))
+    started = replace(pending, starts=pending.starts + 1, started_at=event.at, started_seq=ledger.seq + 1)
+    return replace(ledger, pending=started, asked_at=event.at)
 
 
 def _retried(ledger: Ledger, event: Event) -> Ledger:
@@ -275,23 +305,38 @@ def _retried(ledger: Ledger, event: Event) -> Ledger:
     return replace(ledger, pending=replace(pending, retries=pending.retries + 1, approved=None))
 
 
+def _withdrawn(ledger: Ledger, event: Event) -> Ledger:
+    pending = ledger.require(event.body["trial"])
+    if pending.out:
+        raise ConflictError(f"Trial {pending.trial.id} was handed to the plant already: tell it or abort it.")
+    return replace(ledger, pending=None)
+
+
 def _told(ledger: Ledger, event: Event) -> Ledger:
     body = event.body
     trial = body["sample"][3]
     ledger = _resolved(ledger, trial)
-    samples = (*ledger.samples, body["sample"])
-    records = ledger.records if body["record"] is None else (*ledger.records, body["record"])
-    violations = (*ledger.violations, len(samples)) if body["violated"] else ledger.violations
+    number = ledger.told + 1
     finished = ledger.status == "finished"  # more data: there may be something to ask for again
     return replace(
         ledger,
-        samples=samples,
-        records=records,
-        violations=violations,
+        samples=(*ledger.samples, body["sample"]),
+        numbers=(*ledger.numbers, number),
+        told=number,
+        records=_ordered(ledger.records, body["record"]),
+        violations=(*ledger.violations, number) if body["violated"] else ledger.violations,
         experiments=ledger.experiments + (trial is not None),
         halt=None if finished else ledger.halt,
         reason="" if finished else ledger.reason,
     )
+
+
+def _ordered(records: tuple[Any, ...], record: Any) -> tuple[Any, ...]:
+    """With one more record, by steps, as in `State.told`."""
+    if record is None:
+        return records
+    position = len(records) - sum(known[0] > record[0] for known in records)
+    return (*records[:position], record, *records[position:])
 
 
 def _aborted(ledger: Ledger, event: Event) -> Ledger:
@@ -299,11 +344,48 @@ def _aborted(ledger: Ledger, event: Event) -> Ledger:
     return replace(ledger, aborts=(*ledger.aborts, event.body["abort"]))
 
 
+def _voided(ledger: Ledger, event: Event) -> Ledger:
+    number = event.body["number"]
+    if number not in ledger.numbers:
+        before = any(v.number == number for v in ledger.voided)
+        why = "has been taken back already" if before else f"does not exist: there are {ledger.told}"
+        raise ConflictError(f"Measurement {number!r:.50} of run {ledger.name!r} {why}.")
+    index = ledger.numbers.index(number)
+    state = ledger.state.without(index)
+    sample = ledger.samples[index]
+    entry = Voided(number, sample, event.body.get("reason", ""), event.who, event.at)
+    doubtful = {trial for trial, told in ledger.asked if told >= number}
+    violations = tuple(v for v in ledger.violations if v != number)
+    result = replace(
+        _aged(ledger),
+        samples=tuple(s.entry() for s in state.samples),
+        numbers=(*ledger.numbers[:index], *ledger.numbers[index + 1 :]),
+        records=tuple(r.entry() for r in state.records),
+        aborts=tuple(a.entry() for a in state.aborts),
+        violations=violations,
+        voided=(*ledger.voided, entry),
+        doubtful=ledger.doubtful | doubtful,
+        experiments=ledger.experiments - (sample[3] is not None),
+    )
+    unaccepted = [v for v in violations if v > ledger.accepted]
+    if number in ledger.violations and ledger.halt is StopReason.VIOLATION and not unaccepted:
+        reason = f"the measurement that stopped the run, number {number}, was taken back"
+        return replace(result, halt=StopReason.PAUSED, reason=reason, switched=ledger.seq + 1)
+    if ledger.status == "finished":  # other data: there may be something to ask for again
+        return replace(result, halt=None, reason="")
+    return result
+
+
 def _resolved(ledger: Ledger, trial: object) -> Ledger:
+    """Without the trial that was told or aborted; one that waits beside it has a certificate of the past now."""
     if trial is None:
-        return ledger
+        return _aged(ledger)
     ledger.require(trial)
     return replace(ledger, pending=None, closed=ledger.closed | {str(trial)})
+
+
+def _aged(ledger: Ledger) -> Ledger:
+    return ledger if ledger.pending is None else replace(ledger, pending=replace(ledger.pending, stale=True))
 
 
 def _exhausted(ledger: Ledger, event: Event) -> Ledger:
@@ -328,7 +410,8 @@ def _stopped(ledger: Ledger, event: Event) -> Ledger:
 def _resumed(ledger: Ledger, event: Event) -> Ledger:
     if ledger.halted is None:
         raise ConflictError(f"Run {ledger.name!r} is {ledger.status}: there is nothing to resume.")
-    return replace(ledger, halt=None, reason="", switched=ledger.seq + 1)
+    accepted = ledger.told if ledger.halt is StopReason.VIOLATION else ledger.accepted
+    return replace(ledger, halt=None, reason="", switched=ledger.seq + 1, accepted=accepted)
 
 
 def _configured(ledger: Ledger, event: Event) -> Ledger:
@@ -343,6 +426,8 @@ _STEPS = {
     "retried": _retried,
     "told": _told,
     "aborted": _aborted,
+    "withdrawn": _withdrawn,
+    "voided": _voided,
     "exhausted": _exhausted,
     "paused": _paused,
     "resumed": _resumed,

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import IO, Protocol
 
 from safebo.exceptions import InvalidMeasurementError, InvalidValueError, PlantError, PlantTimeoutError
 from safebo.outputs import number
+from safebo.runs.keeper import BREATH, GRACE
 from safebo.runs.measurement import shown
+from safebo.runs.programs import Ending, start
 
 MAX_LINE = 1_000_000
 """Bytes of an answer at most."""
 
-BREATH = 0.2
-"""Seconds that a process has to end by itself even in an emergency: its input has closed, and it may have got a Ctrl-C as well. A
-signal in the middle of its own orderly end would kill it, and leave nobody who knows whether the rig is off."""
-
-GRACE = 2.0
-"""Seconds that a process has to end by itself before it is terminated, and then before it is killed."""
+CHUNK = 65536
+"""Bytes that are read at once."""
 
 LONGEST_WAIT = 1e6
 """Seconds of a time-out at most, eleven days; sockets accept no more than twice that."""
@@ -50,93 +47,126 @@ class Line(Protocol):
     def receive(self, deadline: float) -> bytes:
         """The next line; PlantTimeoutError after the deadline, PlantError if there will be none."""
 
-    def close(self, patience: float = 0.0) -> bool:
+    def close(self, patience: float = 0.0) -> Ending:
         """End the connection, whatever its state; the other side has `patience` seconds to end in order.
 
-        False if it did not: whether it made the rig safe is unknown.
+        May be called again, for what could not be ended.
         """
 
 
+def _next(pending: bytes, more: Callable[[], bytes]) -> tuple[bytes, bytes]:
+    """The next line and what follows it; `more` gives further bytes."""
+    while b"\n" not in pending:
+        if len(pending) > MAX_LINE:
+            raise InvalidMeasurementError(f"The rig's answer has no end: {shown(pending)}.")
+        pending += more()
+    line, _, rest = pending.partition(b"\n")
+    return line, rest
+
+
 class Pipe:
-    """The pipes of a process. A thread reads its output, so that waiting for a line can end."""
+    """The pipes of a program. A thread reads its output, so that waiting for a line can end.
+
+    The thread never holds more than a chunk or two: a program that talks on waits until somebody listens.
+    """
 
     def __init__(self, command: Sequence[str], folder: str | None = None) -> None:
         try:
-            self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder)
-        except OSError as error:
+            self._program = start(command, folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except (OSError, ValueError) as error:
             raise PlantError(f"The rig's program {list(command)} cannot be started: {error}.") from error
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
-        self._lines: queue.Queue[bytes | None] = queue.Queue()  # None: the end
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        assert self._program.stdin is not None and self._program.stdout is not None
+        self._in = self._program.stdin
+        self._pending = b""
+        self._chunks: queue.Queue[bytes] = queue.Queue(1)  # an empty one is the end
+        self._closed = threading.Event()
+        threading.Thread(target=_listen, args=(self._program.stdout, self._chunks, self._closed), daemon=True).start()
 
-    def _read(self) -> None:
-        pending = b""
-        with contextlib.suppress(OSError, ValueError):
-            while len(pending) <= MAX_LINE and (chunk := self._out.read(65536)):
-                *whole, pending = (pending + chunk).split(b"\n")
-                for line in whole:
-                    self._lines.put(line)
-        self._lines.put(None)
+    @property
+    def pid(self) -> int:
+        """The program's process."""
+        return self._program.pid
 
     def send(self, line: bytes, deadline: float) -> None:
-        """Write to the process, which must not have said anything unasked."""
-        with contextlib.suppress(queue.Empty):
-            unasked = self._lines.get_nowait()
-            said = "ended" if unasked is None else f"said something unasked, {shown(unasked)}"
-            raise PlantError(f"The rig's program {said} ({self._status()}). Nothing was sent.")
+        """Write to the program, which must not have said anything unasked."""
+        self.quiet()
         try:
             self._in.write(line)
         except (OSError, ValueError) as error:  # ValueError: closed by an emergency stop
             raise PlantError(f"The rig's program is gone ({self._status()}): {error}.") from error
 
+    def quiet(self) -> None:
+        """PlantError if the program has said something unasked, or has ended."""
+        if not self._pending:
+            with contextlib.suppress(queue.Empty):
+                self._pending = self._chunks.get_nowait()
+                if not self._pending:
+                    raise PlantError(f"The rig's program ended ({self._status()}). Nothing was sent.")
+        if self._pending:
+            raise PlantError(
+                f"The rig's program said something unasked, {shown(self._pending)} ({self._status()}). Nothing was sent."
+            )
+
     def receive(self, deadline: float) -> bytes:
         """The next line of its output."""
-        try:
-            line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.0))
-        except queue.Empty:
-            raise PlantTimeoutError("No line from the rig's program.") from None
-        if line is None:
-            raise PlantError(f"The rig's program ended without an answer ({self._status()}).")
+
+        def more() -> bytes:
+            try:
+                chunk = self._chunks.get(timeout=max(deadline - time.monotonic(), 0.0))
+            except queue.Empty:
+                raise PlantTimeoutError("No line from the rig's program.") from None
+            if not chunk:
+                raise PlantError(f"The rig's program ended without an answer ({self._status()}).")
+            return chunk
+
+        line, self._pending = _next(self._pending, more)
         return line
 
     def expect_end(self, seconds: float) -> None:
-        """Close the input and wait for the process to end well."""
+        """Close the input and wait for the program to end well, with all that it has started and without another word."""
         self._in.close()
-        try:
-            status = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise PlantTimeoutError(f"The rig's program answered but did not end within {seconds:g} s.") from None
+        status = self._program.wait(seconds)
+        if status is None:
+            raise PlantTimeoutError(f"The rig's program answered but did not end within {seconds:g} s.")
         if status != 0:
             raise PlantError(f"The rig's program answered but ended with status {status}.")
+        if not self._program.end(BREATH).orderly:
+            raise PlantError("The rig's program answered and ended, but left processes behind, which were ended.")
+        with contextlib.suppress(queue.Empty):
+            self._pending += self._chunks.get(timeout=GRACE)  # its end, as a rule
+        if self._pending:
+            raise PlantError(f"The rig's program said something after its answer, {shown(self._pending)}.")
 
     def _status(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return f"exit status {self._process.wait(0.2)}"
-        return "still running"
+        status = self._program.wait(0.2)
+        return "still running" if status is None else f"exit status {status}"
 
-    def close(self, patience: float = 0.0) -> bool:
-        """Close the input; terminate the process if it does not end in time, then kill it.
+    def close(self, patience: float = 0.0) -> Ending:
+        """Close the input, terminate the program and all that it has started if they do not end in time, then kill them.
 
-        True if it ended by itself with status 0: it has switched the rig off. A process that a signal killed has not said so.
-        Windows only knows how to kill: there it has more time in any case.
+        Orderly if the program ended with status 0: it has switched the rig off. One that a signal killed has not said so.
         """
-        process, forced = self._process, False
-        patience = max(patience, GRACE if os.name == "nt" else BREATH)
         with contextlib.suppress(OSError):
             self._in.close()
-        for end, seconds in ((None, patience), (process.terminate, GRACE), (process.kill, None)):
-            if end is not None and process.poll() is None:
-                end()
-                forced = os.name == "nt"
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
-                break
-        self._reader.join(GRACE)
-        if not self._reader.is_alive():  # a grandchild may still hold the other end
-            self._out.close()
-        return not forced and process.returncode == 0
+        self._closed.set()
+        ending = self._program.end(max(patience, BREATH))
+        with contextlib.suppress(queue.Full):  # what could not be ended may hold the pipe open: nobody waits for that
+            self._chunks.put_nowait(b"")
+        return ending
+
+
+def _listen(source: IO[bytes], chunks: queue.Queue[bytes], closed: threading.Event) -> None:
+    """Hand over what a program says, chunk by chunk, until its end or ours; nobody waits for the end of the pipe."""
+    chunk = b"."
+    with contextlib.suppress(OSError, ValueError), source:
+        while chunk and not closed.is_set():
+            chunk = source.read(CHUNK)
+            while not closed.is_set():
+                with contextlib.suppress(queue.Full):
+                    chunks.put(chunk, timeout=BREATH)
+                    break
+    with contextlib.suppress(queue.Full):  # whoever still waits waits no longer
+        chunks.put_nowait(b"")
 
 
 class Socket:
@@ -155,33 +185,47 @@ class Socket:
 
     def send(self, line: bytes, deadline: float) -> None:
         """Write to the other side, which must not have said anything unasked."""
-        if self._pending:
-            raise PlantError(f"The rig said something unasked, {shown(self._pending)}. Nothing was sent.")
+        self.quiet()
         try:
             self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
             self._socket.sendall(line)
         except OSError as error:
             raise PlantError(f"The connection to the rig broke: {error}.") from error
 
+    def quiet(self) -> None:
+        """PlantError if the rig has said something unasked, or is gone."""
+        if not self._pending:
+            try:
+                self._socket.setblocking(False)
+                self._pending = self._socket.recv(CHUNK)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise PlantError(f"The connection to the rig broke: {error}. Nothing was sent.") from error
+        said = f"said something unasked, {shown(self._pending)}" if self._pending else "closed the connection"
+        raise PlantError(f"The rig {said}. Nothing was sent.")
+
     def receive(self, deadline: float) -> bytes:
         """The next line."""
-        while b"\n" not in self._pending:
-            if len(self._pending) > MAX_LINE:
-                raise InvalidMeasurementError(f"The rig's answer has no end: {shown(self._pending)}.")
+
+        def more() -> bytes:
             self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
             try:
-                chunk = self._socket.recv(65536)
+                chunk = self._socket.recv(CHUNK)
             except TimeoutError:
                 raise PlantTimeoutError("No line from the rig.") from None
             except OSError as error:
                 raise PlantError(f"The connection to the rig broke: {error}.") from error
             if not chunk:
                 raise PlantError("The rig closed the connection without an answer.")
-            self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
+            return chunk
+
+        line, self._pending = _next(self._pending, more)
         return line
 
-    def close(self, patience: float = 0.0) -> bool:
+    def close(self, patience: float = 0.0) -> Ending:
         """Close the connection."""
+        with contextlib.suppress(OSError):  # wakes whoever waits on it, in another thread
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        return True
+        return Ending()

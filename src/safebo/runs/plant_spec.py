@@ -10,7 +10,8 @@ from typing import Any
 
 from safebo.exceptions import InvalidValueError, PlantError
 from safebo.norms.base import count
-from safebo.runs.lines import GRACE, seconds_of
+from safebo.runs.keeper import GRACE
+from safebo.runs.lines import seconds_of
 from safebo.runs.plants import CallablePlant, Plant, Watchdog
 from safebo.runs.remote import SocketPlant, SubprocessPlant
 
@@ -83,7 +84,7 @@ def make_plant(spec: Mapping[str, Any]) -> Watchdog:
     plant = _python(checked) if kind == "python" else _remote(checked)
     margin = 0.0 if kind == "python" else MARGIN
     reset_timeout = checked.get("reset_timeout", checked["timeout"])
-    stop_timeout = checked.get("stop_timeout", 5.0) if kind == "python" else 2.0 * checked.get("stop_timeout", GRACE) + MARGIN
+    stop_timeout = checked.get("stop_timeout", 5.0) if kind == "python" else 3.0 * checked.get("stop_timeout", GRACE) + MARGIN
     return Watchdog(plant, timeout=checked["timeout"] + margin, reset_timeout=reset_timeout + margin, stop_timeout=stop_timeout)
 
 

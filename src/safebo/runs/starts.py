@@ -28,6 +28,7 @@ class Start:
     approved: tuple[str, str] | None  # who, when
     out: bool  # handed to the plant
     sent_at: str
+    token: str  # names this hand-out among all
 
     @property
     def id(self) -> str:
@@ -48,7 +49,7 @@ def next_start(ledger: Ledger) -> Start | None:
         if number <= plant.get("repeats", 1) and point not in given_up:
             sent, approved = (_mine(plant, key, params, number) for key in ("sent", "approved"))
             consent = (approved["who"], approved["at"]) if approved else None
-            return Start(dict(params), number, consent, bool(sent), sent.get("at", ""))
+            return Start(dict(params), number, consent, bool(sent), sent.get("at", ""), sent.get("token", ""))
     return None
 
 

@@ -34,6 +34,7 @@ from safebo.exceptions import (
     StorageError,
     UnknownRunError,
 )
+from safebo.nesting import loads
 from safebo.runs import connect
 from safebo.runs.schema import LONGEST_NAME, MIGRATIONS, NOBODY, OF_EVENTS, SCHEMA, seal_of_requests
 from safebo.runs.schema import events as _events
@@ -283,7 +284,7 @@ class Store:
             served = request if request is not None and seq == head.seq + len(events) else None
             row = {"seq": seq, "kind": event.kind, "at": event.at or at, "who": event.who, "body": body}
             seal = head.sealed(seal, *row.values(), *((served.key, served.fingerprint) if served is not None else (None, None)))
-            stored.append(Event(event.kind, json.loads(body), event.who, event.at or at, seq, seal))
+            stored.append(Event(event.kind, loads(body), event.who, event.at or at, seq, seal))
             connection.execute(sa.insert(_events).values(run=head.run, **row, seal=seal))
             if served is not None:
                 values = {"run": head.run, "key": served.key, "fingerprint": served.fingerprint, "seq": seq}
@@ -324,7 +325,7 @@ class Store:
             digest = head.sealed(digest, row.seq, row.kind, row.at, row.who, row.body, row.key, row.fingerprint)
             if row.seq != seq or row.seal != digest:
                 raise self._damaged(name, seq)
-            result.append(Event(row.kind, json.loads(row.body), row.who, row.at, row.seq, row.seal))
+            result.append(Event(row.kind, loads(row.body), row.who, row.at, row.seq, row.seal))
         if (head.seq, head.seal) != (after + len(result), digest):
             raise StorageError(
                 f"The record of run {name!r} in {self.where} is damaged: it has {after + len(result)} events, and should have "

@@ -1,4 +1,4 @@
-"""The configuration file that `safebo init` writes, and a simulated experiment to try it with."""
+"""The configuration file that `safebo init` writes, and the simulated experiments to try it with."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ timeout = 60.0              # seconds; an experiment that takes longer is stoppe
 """,
     "command": """\
 type = "command"            # or "python", "socket", "http", "manual"
-command = ["python3", "rig.py", "pipes"]   # reads one line of JSON per request, writes one line per answer
-# stop = ["python3", "switch_off.py"]      # a program that switches the rig off, whatever the other one does
+command = ["python3", "rig.py"]   # reads one line of JSON per request, writes one line per answer
+stop = ["python3", "rig.py", "off"]   # a program that switches the rig off, whatever the other one does
 timeout = 60.0              # seconds; an experiment that takes longer is stopped and aborted
 reset_timeout = 60.0
 retries = 0                 # how often a program that cannot be started is tried again; an experiment is never sent twice
@@ -129,9 +129,96 @@ def stop():
 '''
 
 
+RIG = '''\
+"""A simulated rig; replace what `reset`, `run` and `off` do by yours.
+
+safebo starts this program and sends one line of JSON per request; it writes one line per answer, with the id of its request:
+
+    {"id": 1, "command": "reset"}                                    {"id": 1}
+    {"id": 2, "command": "run", "params": {"kp": 2.0, "kd": 0.3}}    {"id": 2, "objective": 0.7, "constraints": {"torque": 0.9}}
+    what did not work                                                {"id": 2, "error": "the arm is blocked"}
+
+It switches the rig off and ends with status 0 when its input closes, when it is terminated and at a Ctrl-C.
+`python3 rig.py off` switches the rig off too, whatever the other process does. Messages go to standard error.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+
+BOUNDS = {"kp": (0.0, 5.0), "kd": (0.0, 1.0)}  # nothing else is run, whatever is asked for
+NOISE = random.Random(0)
+
+
+def reset():
+    """Bring the rig to where experiments start."""
+
+
+def run(params):
+    """One experiment: the objective, and a value for every limit."""
+    for name, (low, high) in BOUNDS.items():
+        if not low <= params[name] <= high:
+            raise ValueError(f"{name} = {params[name]} is outside [{low}, {high}]")
+    kp, kd = params["kp"], params["kd"]
+    objective = 1.0 - (kp - 3.0) ** 2 / 4.0 - 4.0 * (kd - 0.4) ** 2
+    torque = 0.2 + 0.3 * kp + 0.4 * kd
+    return {
+        "objective": objective + NOISE.gauss(0.0, 0.01),
+        "constraints": {"torque": torque + NOISE.gauss(0.0, 0.01)},
+    }
+
+
+def off():
+    """Switch the rig off; may be called at any time."""
+
+
+def leave(*_):
+    """The rig is off: end at once, with status 0."""
+    off()
+    os._exit(0)
+
+
+def answer(request):
+    """What belongs to a request."""
+    if request["command"] == "reset":
+        reset()
+        return {}
+    if request["command"] == "run":
+        return run(request["params"])
+    raise ValueError(f"unknown command {request['command']!r}")
+
+
+def main():
+    """Answer requests until there are no more."""
+    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), leave)
+    try:
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                reply = answer(request)
+            except Exception as error:
+                off()
+                reply = {"error": f"{type(error).__name__}: {error}"}
+            print(json.dumps({"id": request["id"], **reply}), flush=True)
+    finally:
+        off()
+
+
+if __name__ == "__main__":
+    off() if sys.argv[1:] == ["off"] else main()
+'''
+
+PROGRAMS = {"python": ("experiment.py", EXPERIMENT), "command": ("rig.py", RIG)}
+"""Simulated experiments that `safebo init` writes beside the file, by type of plant."""
+
+
 def template(name: str, plant: str = "python", file: str = "safebo.toml") -> str:
     """A commented configuration file with a plant of the given type."""
     if plant not in _PLANTS:
         raise InvalidValueError(f"plant must be one of {', '.join(map(repr, KINDS))}, got {plant!r}.")
-    confirm = "false" if plant in ("python", "manual") else "true"
+    confirm = "true" if plant in ("socket", "http") else "false"  # the other plants are simulated, or a person
     return _HEAD.format(name=json.dumps(run_name(name), ensure_ascii=False), confirm=confirm, file=file) + _PLANTS[plant]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,21 @@ from safebo.runs.ledger import Ledger, trial_of
 from safebo.runs.storage import Event
 from safebo.state import Settings, State, checked_context
 
-COLUMNS = ("event", "time", "who", "kind", "trial", "inside", "confidence", "approved_by", "approved_at", "reason", "context")
+COLUMNS = (
+    "event",
+    "time",
+    "who",
+    "kind",
+    "trial",
+    "inside",
+    "confidence",
+    "approved_by",
+    "approved_at",
+    "reason",
+    "context",
+    "number",
+    "doubtful",
+)
 """What a CSV file holds beside parameters, outputs, and `<output>.lower` and `<output>.upper`, the certified interval."""
 
 Row = tuple[dict[str, float], float, dict[str, float], dict[str, Any] | None]
@@ -31,7 +46,7 @@ class Experiment:
     event: int
     time: str
     who: str
-    kind: str  # "measured", "aborted" or "rejected"
+    kind: str  # "measured", "aborted", "rejected", or "voided": a measurement that was taken back
     params: dict[str, float]
     values: dict[str, float] = field(default_factory=dict)
     inside: bool | None = None
@@ -39,6 +54,8 @@ class Experiment:
     approved: tuple[str, str] | None = None  # who, when
     reason: str = ""
     context: dict[str, Any] | None = None
+    number: int | None = None  # of a measurement, as it was told
+    doubtful: bool = False  # its certificate rested on a measurement that was taken back later
 
 
 def experiments(ledger: Ledger, events: Iterable[Event]) -> list[Experiment]:
@@ -49,6 +66,8 @@ def experiments(ledger: Ledger, events: Iterable[Event]) -> list[Experiment]:
     approvals: dict[str, tuple[str, str]] = {}
     starts: dict[str, tuple[str, str]] = {}  # approvals of parameters to start with
     rejected: set[str] = set()
+    numbers = itertools.count(1)
+    voided = {entry.number: entry for entry in ledger.voided}
     found: list[Experiment] = []
 
     def measured(event: Event, entry: list[Any]) -> Experiment:
@@ -56,9 +75,12 @@ def experiments(ledger: Ledger, events: Iterable[Event]) -> list[Experiment]:
         params = dict(zip(settings.domain.names, point, strict=True))
         consent = approvals.get(trial) if trial is not None else starts.pop(json.dumps(params, sort_keys=True), None)
         inside = all(o.satisfied(v) for o, v in zip(settings.outputs, values, strict=True))
+        number = next(numbers)
+        gone = voided.get(number)
         return Experiment(
-            event.seq, event.at, event.who, "measured", params,
-            dict(zip(names, values, strict=True)), inside, trials.get(trial), consent, "", rest[0] if rest else None,
+            event.seq, event.at, event.who, "measured" if gone is None else "voided", params,
+            dict(zip(names, values, strict=True)), inside, trials.get(trial), consent, "" if gone is None else gone.reason,
+            rest[0] if rest else None, number, trial in ledger.doubtful,
         )  # fmt: skip
 
     def aborted(event: Event, entry: list[Any]) -> Experiment:
@@ -114,6 +136,8 @@ def to_csv(ledger: Ledger, events: Iterable[Event]) -> str:
             "approved_at": e.approved[1] if e.approved else "",
             "reason": e.reason,
             "context": "" if e.context is None else json.dumps(e.context),
+            "number": "" if e.number is None else str(e.number),
+            "doubtful": "yes" if e.doubtful else "",
         }
         plain = {name: repr(value) for name, value in {**e.params, **e.values}.items()}
         certified = {} if e.trial is None else {
@@ -235,7 +259,7 @@ def _context(text: str | None, where: str) -> dict[str, Any] | None:
         return None
     try:
         return checked_context(json.loads(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{where}: the context must be a JSON object, got {text!r:.100}: {error}") from None
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from safebo.optimizer import Best
 from safebo.outputs import guarantee
+from safebo.report import scene
+from safebo.runs import words
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.starts import next_start
-from safebo.runs.storage import Event
 from safebo.server.auth import Caller
 from safebo.server.desk import Run
 from safebo.server.reader import History
@@ -81,8 +82,16 @@ def start(ledger: Ledger) -> Json | None:
     }  # fmt: skip
 
 
-def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
-    """A run, without its data."""
+def standing(run: words.Standing, driver: str) -> Json:
+    """A run in one word, and who drives it in a sentence."""
+    word, who, text = run.words(driver)
+    if who == "nobody":
+        text += f"; `safebo resume {run.name}` goes on"
+    return {"word": word, "text": text}
+
+
+def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller, driver: str = "") -> Json:
+    """A run, without its data; `driver` is who drives it, empty if nobody does."""
     settings, config = run.reader.settings, ledger.config
     promise = guarantee(settings.outputs)
     bounds, unit = settings.domain.bounds, config.units.get
@@ -91,7 +100,11 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
         "title": config.title,
         "notes": config.notes,
         "status": ledger.status,
+        "driver": driver,
+        "standing": standing(words.Standing.of(ledger), driver),
+        "asked_at": ledger.asked_at or None,
         "reason": reason(ledger),
+        "cause": "" if ledger.halt is None else ledger.halt.value,
         "advice": "" if ledger.halt is None else ledger.halt.advice,
         "seq": ledger.seq,
         "created_at": ledger.created.at,
@@ -107,6 +120,8 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller) -> Json:
         "experiments_wanted": config.experiments,
         "aborted": len(ledger.aborts),
         "violations": list(ledger.violations),
+        "voided": [v.number for v in ledger.voided],
+        "doubtful": sorted(ledger.doubtful),
         "confirm": config.confirm,
         "on_violation": config.on_violation,
         "probability": promise.probability,
@@ -126,24 +141,30 @@ def reason(ledger: Ledger) -> str:
 
 
 def samples(ledger: Ledger, settings: Settings, after: int) -> Json:
-    """Measurements after number `after`, and all aborted experiments."""
+    """Measurements after number `after`; all that were taken back, and all aborted experiments."""
     names, outputs, outside = settings.domain.names, [o.name for o in settings.outputs], set(ledger.violations)
+
+    def measured(number: int, s: Sequence[Any]) -> Json:
+        return {
+            "number": number,
+            "params": dict(zip(names, s[0], strict=True)),
+            "values": dict(zip(outputs, s[2], strict=True)),
+            "trial": s[3],
+            "doubtful": s[3] in ledger.doubtful,
+            "outside": number in outside,
+            "context": s[4] if len(s) > 4 else None,
+        }
+
+    def aborted(a: Sequence[Any]) -> Json:
+        params, after = dict(zip(names, a[0], strict=True)), ledger.numbers[a[2] - 1] if a[2] else 0
+        return {"params": params, "after": after, "reason": a[3], "trial": a[4], "rejected": scene.was_rejected(a[3])}
+
+    numbered = zip(ledger.numbers, ledger.samples, strict=True)
     return {
         "seq": ledger.seq,
-        "measurements": [
-            {
-                "number": number,
-                "params": dict(zip(names, s[0], strict=True)),
-                "values": dict(zip(outputs, s[2], strict=True)),
-                "trial": s[3],
-                "outside": number in outside,
-                "context": s[4] if len(s) > 4 else None,
-            }
-            for number, s in enumerate(ledger.samples[after:], after + 1)
-        ],
-        "aborted": [
-            {"params": dict(zip(names, a[0], strict=True)), "after": a[2], "reason": a[3], "trial": a[4]} for a in ledger.aborts
-        ],
+        "measurements": [measured(number, s) for number, s in numbered if number > after],
+        "voided": [{**measured(v.number, v.sample), "reason": v.reason, "who": v.who, "at": v.at} for v in ledger.voided],
+        "aborted": [aborted(a) for a in ledger.aborts],
     }
 
 
@@ -151,11 +172,6 @@ def best(found: Best, measurements: int) -> Json:
     """The best parameters."""
     bounds = {"lower": finite(found.lower), "mean": finite(found.mean), "upper": finite(found.upper)}
     return {"params": found.params, **bounds, "measurements": measurements}
-
-
-def event(item: Event) -> Json:
-    """One entry of the record."""
-    return {"seq": item.seq, "kind": item.kind, "at": item.at, "who": item.who, "body": item.body}
 
 
 def slice_of(found: Cut, measurements: int, settings: Settings, output: str) -> Json:
@@ -178,11 +194,10 @@ def slice_of(found: Cut, measurements: int, settings: Settings, output: str) -> 
     }
 
 
-def norms(history: History, measurements: int, settings: Settings, pending: Pending | None, record: Sequence[Event]) -> Json:
-    """The norm bounds over time; refutations are those that the asked trials of the record carry."""
+def norms(history: History, measurements: int, settings: Settings, pending: Pending | None, refutations: Sequence[Json]) -> Json:
+    """The norm bounds over time; refutations are those that the asked trials carry."""
     outputs = [o.name for o in settings.outputs]
     cubes = {(c.lower, c.upper): i for i, c in enumerate(history.norms)}
-    refutations = [r for e in record if e.kind == "asked" for r in e.body["trial"]["refutations"]]
     return {
         "measurements": measurements,
         "outputs": outputs,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import math
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -20,17 +23,22 @@ from starlette.exceptions import HTTPException
 
 from safebo import __version__
 from safebo.exceptions import ConflictError, InvalidValueError, PendingTrialError, SafeboError, UnknownRunError
+from safebo.runs import driving
 from safebo.runs.campaign import Campaign, Receipt, user
 from safebo.runs.ledger import Ledger
 from safebo.runs.starts import approve_start
 from safebo.runs.storage import LONGEST_NAME, Store
+from safebo.runs.words import Standing
 from safebo.server import answers
 from safebo.server import models as m
 from safebo.server.auth import Caller, Tokens
+from safebo.server.connections import Connections
 from safebo.server.desk import Desk, Run, persist
 from safebo.server.feed import Feed
 from safebo.server.guard import Guard
 from safebo.server.limits import Limits
+from safebo.server.looking import Apart, Looking, Question
+from safebo.server.looking import answer as computed
 from safebo.server.openapi import describe
 from safebo.server.problems import AsciiJSON, answer, encoded, problem
 from safebo.server.reader import places
@@ -41,10 +49,10 @@ STATIC = Path(__file__).parent / "static"
 PAGE = {"": ("index.html", "text/html"), "app.js": ("app.js", "text/javascript"), "charts.js": ("charts.js", "text/javascript")}
 PAGE |= {"style.css": ("style.css", "text/css"), "icon.svg": ("icon.svg", "image/svg+xml")}
 
-WAITING = "Waiting for an operator's approval: do not run it yet. Ask again with the same Idempotency-Key."
-MOST_WAITING = 64
-"""Requests that wait for computations at most; more are sent away."""
+DRIVER_KEPT = 1.0
+"""Seconds for which it is not asked again who drives a run."""
 
+WAITING = "Waiting for an operator's approval: do not run it yet. Ask again with the same Idempotency-Key."
 Key = Annotated[
     str | None,
     Header(alias="Idempotency-Key", min_length=1, max_length=200, description="A retried request with the same key counts once."),
@@ -52,38 +60,61 @@ Key = Annotated[
 
 
 class Office:
-    """What the endpoints share: the runs, the threads that work on them, and the streams."""
+    """What the endpoints share: the runs, the threads that work on them, and the streams.
 
-    def __init__(self, store: Store, limits: Limits) -> None:
+    Each kind of work has threads of its own, so that none waits for another: stop and pause; approve and what else a person
+    decides; ask and tell; reading; and what has to be computed for those who look.
+    """
+
+    def __init__(self, store: Store, limits: Limits, apart: str | None = None) -> None:
         self.store, self.limits, self.desk = store, limits, Desk(store)
-        self._reading = ThreadPoolExecutor(16, "safebo-read")
-        self._acting = ThreadPoolExecutor(4, "safebo-act")  # stop and approve never queue behind readers or computations
-        self._computing = ThreadPoolExecutor(4, "safebo-compute")
-        self._waiting = 0
-        self._lines: dict[str, tuple[int, dict[str, Any]]] = {}
-        self.feed = Feed(lambda name, after: self.read(store.events, name, after), lambda name: self.read(store.last, name))
+        self._halting = ThreadPoolExecutor(2, "safebo-halt")
+        self._acting = ThreadPoolExecutor(4, "safebo-act")
+        self._working = ThreadPoolExecutor(4, "safebo-work")
+        self._reading = ThreadPoolExecutor(2, "safebo-read")  # few: each that runs takes its share from who asks and tells
+        self.looking = Looking(partial(computed, self.desk) if apart is None else Apart(apart), limits)
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._waiting: Counter[str] = Counter()
+        self._lines: dict[str, tuple[int, Standing, dict[str, Any]]] = {}
+        self._drivers: dict[str, tuple[float, str]] = {}
+        self.feed = Feed(lambda record: self.read(record.update))
 
     async def read(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Quick work that writes nothing."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, partial(work, *arguments))
 
+    async def halt(self, work: Callable[[], Result]) -> Result:
+        """What must never wait."""
+        return await asyncio.get_running_loop().run_in_executor(self._halting, work)
+
     async def act(self, work: Callable[[], Result]) -> Result:
-        """Quick work that writes."""
+        """What a person decides."""
         return await asyncio.get_running_loop().run_in_executor(self._acting, work)
 
-    async def compute(self, work: Callable[[], Result]) -> Result:
-        """Work that may take seconds."""
-        if self._waiting >= MOST_WAITING:
+    async def work(self, name: str, caller: str, work: Callable[[], Result]) -> Result:
+        """A step of an experiment, which may take seconds; those of a run one after the other."""
+        if self._waiting[caller] >= self.limits.waiting_each or self._waiting.total() >= self.limits.waiting:
             raise HTTPException(429, "The server is busy computing: try again in a few seconds.", {"retry-after": "5"})
-        self._waiting += 1
+        self._waiting[caller] += 1
+        turn = self._turns.setdefault(name, asyncio.Lock())
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._computing, work)
+            async with turn:
+                return await asyncio.get_running_loop().run_in_executor(self._working, work)
         finally:
-            self._waiting -= 1
+            self._waiting[caller] -= 1
+            self._waiting += Counter()  # without those that have none
+            if not turn.locked() and self._turns.get(name) is turn:
+                del self._turns[name]
+
+    async def look(self, name: str, caller: str, question: Question) -> Response:
+        """Something that has to be computed for those who look."""
+        ledger = await self.read(lambda: self.desk.run(name).ledger)
+        return ready(await self.looking.ask(ledger, question, caller))
 
     def close(self) -> None:
-        """End the threads; work that has begun is finished."""
-        for pool in (self._reading, self._acting, self._computing):
+        """End the threads; work that has begun is finished, unless it is for those who look."""
+        self.looking.close()
+        for pool in (self._halting, self._reading, self._acting, self._working):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def line(self, name: str) -> dict[str, Any]:
@@ -98,6 +129,7 @@ class Office:
             waiting = waiting or (start is not None and start["waiting"])
             known = (
                 ledger.seq,
+                Standing.of(ledger),
                 {
                     "name": name,
                     "title": ledger.config.title,
@@ -109,19 +141,39 @@ class Office:
                 },
             )
             self._lines[name] = known
-        return known[1]
+        driver = self.driver(name)
+        return {**known[2], "driver": driver, "standing": answers.standing(known[1], driver)}
+
+    def driver(self, name: str) -> str:
+        """Who drives a run; all who want to know within a moment get the same answer."""
+        now = time.monotonic()
+        asked, known = self._drivers.get(name, (-math.inf, ""))
+        if now - asked > DRIVER_KEPT:
+            known = driving.driver(self.store, name)
+            self._drivers[name] = now, known
+        return known
 
     def changed_at(self, ledger: Ledger) -> str:
         """When the last event happened."""
         return self.store.events(ledger.name, ledger.seq - 1)[0].at
 
 
-def create_app(store: Store, tokens: Tokens | None = None, *, limits: Limits | None = None, local: str = "") -> FastAPI:
+def create_app(
+    store: Store,
+    tokens: Tokens | None = None,
+    *,
+    limits: Limits | None = None,
+    local: str = "",
+    apart: str | None = None,
+    connections: Connections | None = None,
+) -> FastAPI:
     """The server for the runs of a store.
 
-    tokens   who may do what; without any, everybody who reaches the server is an operator called `local`
+    tokens       who may do what; without any, everybody who reaches the server is an operator called `local`
+    apart        the database's URL: slices and the like are computed in a process of their own; None: in a thread of this one
+    connections  the connections that the server has; they are told which of them are accepted
     """
-    office = Office(store, limits or Limits())
+    office = Office(store, limits or Limits(), apart)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -143,7 +195,13 @@ def create_app(store: Store, tokens: Tokens | None = None, *, limits: Limits | N
     _errors(app, office)
     _page(app)
     describe(app)
-    app.add_middleware(Guard, tokens=tokens or Tokens(), limits=office.limits, local=Caller(local or user(), "operator"))
+    app.add_middleware(
+        Guard,
+        tokens=tokens or Tokens(),
+        limits=office.limits,
+        local=Caller(local or user(), "operator"),
+        accepted=None if connections is None else connections.accepted,
+    )
     return app
 
 
@@ -195,13 +253,13 @@ def _reading(office: Office) -> APIRouter:
         def work() -> dict[str, Any]:
             run = desk.run(name)
             ledger = run.ledger
-            return answers.state(run, ledger, office.changed_at(ledger), who)
+            return answers.state(run, ledger, office.changed_at(ledger), who, office.driver(name))
 
         return await office.read(work)
 
     @router.get("/runs/{name}/samples", response_model=m.Samples)
     async def samples(name: Name, after: Annotated[int, Query(ge=0, le=2**31)] = 0) -> Any:
-        """Measurements after number `after`, and all aborted experiments."""
+        """Measurements after number `after`, and all that were taken back or aborted."""
 
         def work() -> bytes:
             run = desk.run(name)
@@ -210,9 +268,9 @@ def _reading(office: Office) -> APIRouter:
         return ready(await office.read(work))
 
     @router.get("/runs/{name}/best", response_model=m.BestAnswer)
-    async def best(name: Name) -> Any:
+    async def best(name: Name, who: Who) -> Any:
         """The parameters with the largest certified lower bound of the objective."""
-        return answers.best(*await office.compute(lambda: desk.run(name).reader.best()))
+        return await office.look(name, who.name, ("best",))
 
     @router.get("/runs/{name}/events", response_model=m.Events)
     async def events(
@@ -223,29 +281,32 @@ def _reading(office: Office) -> APIRouter:
         """The record after event number `after`."""
 
         def work() -> bytes:
-            last = office.store.last(name)
-            found = office.store.events(name, after)[:limit] if after < last else []
-            return encoded({"events": [answers.event(e) for e in found], "last": last})
+            record = desk.run(name).record
+            last = record.update()
+            return b'{"events":%b,"last":%d}' % (record.events(after, limit), last)
 
         return ready(await office.read(work))
 
     @router.get("/runs/{name}/events/stream", response_class=StreamingResponse)
     async def stream(
         name: Name,
+        who: Who,
         after: Annotated[int, Query(ge=0, le=2**31)] = 0,
         seconds: Annotated[float, Query(ge=0.0, le=86400.0, description="The stream ends after this.")] = 3600.0,
         last: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=2**31)] = None,
     ) -> Any:
         """The record as it grows, as Server-Sent Events; the event's number is its id."""
-        if office.feed.open >= office.limits.streams:
-            raise HTTPException(429, "Too many event streams are open: try again later.", {"retry-after": "30"})
-        await office.read(office.store.last, name)  # there must be such a run
-        follow = office.feed.follow(name, after if last is None else last, seconds)
+        if office.feed.open.total() >= office.limits.streams or office.feed.open[who.name] >= office.limits.streams_each:
+            raise HTTPException(429, "Too many event streams are open: close some, or try again later.", {"retry-after": "30"})
+        record = await office.read(lambda: desk.run(name).record)
+        await office.read(record.update)
+        follow = office.feed.follow(record, after if last is None else last, seconds, who.name)
         return StreamingResponse(follow, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
     @router.get("/runs/{name}/slice", response_model=m.SliceAnswer)
     async def slice_(
         name: Name,
+        who: Who,
         x: Annotated[str, Query(max_length=200)],
         y: Annotated[str | None, Query(max_length=200)] = None,
         at: Annotated[list[str] | None, Query(max_length=8, description="name:value; the others are those of the best.")] = None,
@@ -255,46 +316,23 @@ def _reading(office: Office) -> APIRouter:
         """Mean, interval, safe set, maximisers and expanders along one or two parameters."""
         if y is not None and points is not None and points > 81:
             raise InvalidValueError(f"A slice along two parameters has at most 81 points per axis, got {points}.")
+        fixed = tuple(sorted(places(at or []).items()))
         names = (x,) if y is None else (x, y)
-        fixed = places(at or [])
-
-        number = points or (301 if y is None else 61)
-
-        def work() -> bytes:
-            reader = desk.run(name).reader
-            outputs = [o.name for o in reader.settings.outputs]
-            chosen = outputs[0] if output is None else output
-            if chosen not in outputs:
-                raise InvalidValueError(f"Unknown output {chosen!r:.100}: choose one of {outputs}.")
-
-            def make() -> dict[str, Any]:
-                return answers.slice_of(*reader.cut(names, fixed, chosen, number), reader.settings, chosen)
-
-            return reader.rendered((names, tuple(sorted(fixed.items())), chosen, number), make)
-
-        return ready(await office.compute(work))
+        return await office.look(name, who.name, ("slice", names, fixed, output, points or (301 if y is None else 61)))
 
     @router.get("/runs/{name}/norms", response_model=m.Norms)
-    async def norms(name: Name) -> Any:
+    async def norms(name: Name, who: Who) -> Any:
         """The norm bound of every sub-domain over time, and the refuted ones."""
-
-        def work() -> bytes:
-            reader = desk.run(name).reader
-            ledger = reader.ledger
-
-            def make() -> dict[str, Any]:
-                return answers.norms(*reader.norms(), reader.settings, ledger.pending, office.store.events(name))
-
-            return reader.rendered(("norms", ledger.seq), make)
-
-        return ready(await office.compute(work))
+        return await office.look(name, who.name, ("norms",))
 
     @router.get("/runs/{name}/export", response_model=m.ExportAnswer)
     async def export(name: Name, form: Annotated[Literal["json", "csv"], Query(alias="format")] = "json") -> Any:
         """The whole record as JSON, or the measurements as CSV."""
 
         def record() -> bytes:
-            return encoded({"name": name, "events": [answers.event(e) for e in office.store.events(name)]})
+            kept = desk.run(name).record
+            kept.update()
+            return b'{"name":%b,"events":%b}' % (encoded(name), kept.events())
 
         def work() -> str:
             run = desk.run(name)
@@ -312,7 +350,7 @@ def _table(run: Run, ledger: Ledger) -> str:
     content, settings = io.StringIO(), run.reader.settings
     writer = csv.writer(content)
     writer.writerow(["number", *settings.domain.names, *(o.name for o in settings.outputs), "trial", "outside"])
-    for number, sample in enumerate(ledger.samples, 1):
+    for number, sample in zip(ledger.numbers, ledger.samples, strict=True):
         writer.writerow([number, *sample[0], *sample[2], sample[3] or "", int(number in ledger.violations)])
     return content.getvalue()
 
@@ -323,26 +361,39 @@ def _table(run: Run, ledger: Ledger) -> str:
 def _acting(office: Office) -> APIRouter:
     router, desk = APIRouter(tags=["act"]), office.desk
 
-    async def command(name: str, step: Callable[[Campaign], object]) -> Any:
+    def done(run: Run) -> dict[str, Any]:
+        ledger = run.ledger
+        return {"seq": ledger.seq, "status": ledger.status}
+
+    async def decide(name: str, step: Callable[[Campaign], object]) -> Any:
         def work() -> dict[str, Any]:
             run = desk.run(name)
             persist(lambda: step(run.gate))
-            ledger = run.ledger
-            return {"seq": ledger.seq, "status": ledger.status}
+            return done(run)
 
-        done = await office.act(work)
+        found = await office.act(work)
         office.feed.wake(name)
-        return done
+        return found
 
-    async def measure(name: str, step: Callable[[Run], Receipt]) -> Any:
+    async def halt(name: str, step: Callable[[Campaign], object]) -> Any:
+        def work() -> dict[str, Any]:
+            run = desk.run(name)
+            persist(lambda: step(run.switch))
+            return done(run)
+
+        found = await office.halt(work)
+        office.feed.wake(name)
+        return found
+
+    async def measure(name: str, caller: str, step: Callable[[Run], Receipt]) -> Any:
         def work() -> dict[str, Any]:
             run = desk.run(name)
             got = persist(lambda: step(run))
             return {"seq": got.seq, "violated": got.violated, "status": got.status, "repeated": got.repeated}
 
-        done = await office.compute(work)
+        found = await office.work(name, caller, work)
         office.feed.wake(name)
-        return done
+        return found
 
     @router.post("/runs", response_model=m.RunAnswer, status_code=201)
     async def create(new: m.NewRun, who: Who) -> Any:
@@ -372,7 +423,7 @@ def _acting(office: Office) -> APIRouter:
                 return 200, {"ready": True, "trial": trial, "status": ledger.status, "reason": ""}
             return 202, {"ready": False, "trial": trial, "status": ledger.status, "reason": WAITING}
 
-        response.status_code, content = await office.compute(work)
+        response.status_code, content = await office.work(name, who.name, work)
         office.feed.wake(name)
         return content
 
@@ -390,50 +441,61 @@ def _acting(office: Office) -> APIRouter:
                 )
             return run.worker.tell(what, body.objective, body.constraints, context=body.context, who=who.name, key=key)
 
-        return await measure(name, step)
+        return await measure(name, who.name, step)
 
     @router.post("/runs/{name}/abort", response_model=m.ReceiptAnswer)
     async def abort(name: Name, body: m.Abort, who: Who, key: Key = None) -> Any:
         """An experiment that failed or was stopped: others keep away from it."""
         what = _target(body.trial, body.params)
-        return await measure(name, lambda run: run.worker.abort(what, body.reason, who=who.name, key=key))
+        return await measure(name, who.name, lambda run: run.worker.abort(what, body.reason, who=who.name, key=key))
 
     @router.post("/runs/{name}/abandon", response_model=m.ReceiptAnswer)
     async def abandon(name: Name, body: m.OfTrialWithReason, who: Who, key: Key = None) -> Any:
         """Give up the pending trial; others keep away from it."""
-        return await measure(name, lambda run: run.worker.abandon(body.trial, body.reason, who=who.name, key=key))
+        return await measure(name, who.name, lambda run: run.worker.abandon(body.trial, body.reason, who=who.name, key=key))
 
     @router.post("/runs/{name}/retry", response_model=m.DoneAnswer)
     async def retry(name: Name, body: m.OfTrial, who: Who) -> Any:
         """The trial that is out was certainly not executed: it may be asked for once more."""
-        return await command(name, lambda gate: gate.retry(body.trial, who=who.name))
+        return await decide(name, lambda gate: gate.retry(body.trial, who=who.name))
 
     @router.post("/runs/{name}/approve", response_model=m.DoneAnswer)
     async def approve(name: Name, body: m.OfTrial, who: Who) -> Any:
         """Consent to the pending trial, or to the next start."""
         if body.trial.startswith("start-"):
-            return await command(name, lambda gate: approve_start(gate, who.name, body.trial))
-        return await command(name, lambda gate: gate.approve(body.trial, who=who.name))
+            return await decide(name, lambda gate: approve_start(gate, who.name, body.trial))
+        return await decide(name, lambda gate: gate.approve(body.trial, who=who.name))
 
     @router.post("/runs/{name}/reject", response_model=m.DoneAnswer)
     async def reject(name: Name, body: m.OfTrialWithReason, who: Who) -> Any:
         """Refuse the pending trial; others keep away from it."""
-        return await command(name, lambda gate: gate.reject(body.trial, body.reason, who=who.name))
+        return await decide(name, lambda gate: gate.reject(body.trial, body.reason, who=who.name))
 
     @router.post("/runs/{name}/pause", response_model=m.DoneAnswer)
-    async def pause(name: Name, who: Who, body: m.Because | None = None) -> Any:
+    async def pause(name: Name, who: Who, body: m.Pause | None = None) -> Any:
         """Nothing is asked or started until the run is resumed."""
-        return await command(name, lambda gate: gate.pause("" if body is None else body.reason, who=who.name))
+        given = body or m.Pause()
+        return await halt(name, lambda switch: switch.pause(given.reason, who=who.name, seen=given.seen))
 
     @router.post("/runs/{name}/resume", response_model=m.DoneAnswer)
-    async def resume(name: Name, who: Who, body: m.Because | None = None) -> Any:
-        """Go on after a pause, a stop or a violation."""
-        return await command(name, lambda gate: gate.resume("" if body is None else body.reason, who=who.name))
+    async def resume(name: Name, who: Who, body: m.Resume | None = None) -> Any:
+        """Go on after a pause or a stop; after a violation only if it is accepted."""
+        given = body or m.Resume()
+
+        def step(gate: Campaign) -> None:
+            gate.resume(given.reason, who=who.name, accept_violation=given.accept_violation, seen=given.seen)
+
+        return await decide(name, step)
+
+    @router.post("/runs/{name}/void", response_model=m.DoneAnswer)
+    async def void(name: Name, body: m.Void, who: Who) -> Any:
+        """Take a measurement back, a typing error for example: the run is as if it had not been told."""
+        return await decide(name, lambda gate: gate.void(body.number, body.reason, who=who.name, seen=body.seen))
 
     @router.post("/runs/{name}/stop", response_model=m.DoneAnswer)
     async def stop(name: Name, who: Who, body: m.Because | None = None) -> Any:
         """The stop button: nothing is asked or started any more, and a runner stops its plant."""
-        return await command(name, lambda gate: gate.stop("" if body is None else body.reason, who=who.name))
+        return await halt(name, lambda switch: switch.stop("" if body is None else body.reason, who=who.name))
 
     return router
 
@@ -468,6 +530,10 @@ def _errors(app: FastAPI, office: Office) -> None:
 
     @app.exception_handler(HTTPException)
     async def plain(_: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, RecursionError):
+            return problem(422, "The body is nested too deeply: write what lies deeper as text.")
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            return problem(422, "The body is not UTF-8: send JSON in UTF-8.")
         return problem(error.status_code, str(error.detail)[:2000], dict(error.headers or {}))
 
     @app.exception_handler(Exception)

@@ -13,6 +13,7 @@ from safebo.runs.campaign import Campaign
 from safebo.runs.ledger import Ledger
 from safebo.runs.storage import Store
 from safebo.server.reader import Reader
+from safebo.server.record import Record
 
 Result = TypeVar("Result")
 
@@ -26,16 +27,22 @@ class Run:
     def __init__(self, store: Store, name: str) -> None:
         self.store, self.name = store, name
         self.reader = Reader(store, name)
+        self.record = Record(store, name)
 
     @cached_property
     def worker(self) -> Campaign:
         """Asks and tells; busy for seconds at times."""
-        return Campaign.open(self.store, self.name)
+        return Campaign(self.store, self.ledger)
 
     @cached_property
     def gate(self) -> Campaign:
-        """Approves, pauses and stops: never waits for the worker, who finds out when he wants to write."""
-        return Campaign.open(self.store, self.name)
+        """Approves, rejects and resumes: never waits for the worker, who finds out when he wants to write."""
+        return Campaign(self.store, self.ledger)
+
+    @cached_property
+    def switch(self) -> Campaign:
+        """Pauses and stops: never waits for the gate either, which computes before it lets a trial through."""
+        return Campaign(self.store, self.ledger)
 
     @property
     def ledger(self) -> Ledger:
@@ -46,7 +53,7 @@ class Run:
 class Desk:
     """Runs by name; those not used for the longest time are put away."""
 
-    def __init__(self, store: Store, keep: int = 8) -> None:
+    def __init__(self, store: Store, keep: int = 16) -> None:
         self.store, self._keep = store, keep
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._lock = threading.Lock()

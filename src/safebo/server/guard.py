@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,8 +38,15 @@ class Guard:
     a web page of another origin causes are refused.
     """
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, limits: Limits, local: Caller) -> None:
-        self.app, self.tokens, self.limits, self.local = app, tokens, limits, local
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: Tokens,
+        limits: Limits,
+        local: Caller,
+        accepted: Callable[[tuple[str, int] | None, str], None] | None = None,
+    ) -> None:
+        self.app, self.tokens, self.limits, self.local, self.accepted = app, tokens, limits, local, accepted
         self._rate = Buckets(limits.rate, limits.burst)
         self._failures = Buckets(limits.failures / 60.0, limits.failures)
 
@@ -97,6 +105,8 @@ class Guard:
         if caller is None:
             return None
         scope.setdefault("state", {})["caller"] = caller
+        if self.accepted is not None:
+            self.accepted(scope.get("client"), caller.name)
         if reading:
             return None
         if not caller.may(_verb(scope)):

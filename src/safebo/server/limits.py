@@ -22,8 +22,18 @@ class Limits:
     """Requests at once."""
     failures: int = 60
     """Requests without a valid token per minute from one address."""
-    streams: int = 100
+    streams: int = 256
     """Event streams at once, over all clients."""
+    streams_each: int = 64
+    """Event streams at once of one caller."""
+    waiting: int = 64
+    """Requests of a kind that wait for a computation at once, over all clients."""
+    waiting_each: int = 16
+    """The same of one caller."""
+    connections: int = 16_384
+    """Connections at once, as far as the system allows; one address or one caller has half of them at most."""
+    patience: float = 20.0
+    """Seconds for the head of a request, for its body, and for reading its answer."""
 
 
 class Buckets:

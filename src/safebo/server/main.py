@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -9,7 +10,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -17,7 +20,11 @@ from safebo.exceptions import InvalidValueError, SafeboWarning
 from safebo.runs.storage import Store
 from safebo.server.app import create_app
 from safebo.server.auth import Tokens, is_loopback
+from safebo.server.connections import Connections, more_files, protocol
 from safebo.server.limits import Limits
+
+QUEUE = 4096
+"""Connections that wait to be taken."""
 
 log = logging.getLogger("safebo.server")
 
@@ -54,35 +61,76 @@ def main(
             "POST /api/v1/runs makes one over HTTP. The page shows it as soon as it is there.",
             *(store.where, store.where),
         )
+    more_files()
+    server = server_of(
+        store,
+        known,
+        limits=limits,
+        apart=str(url),
+        host=host,
+        port=port,
+        log_level="info",
+        timeout_graceful_shutdown=3,
+        ssl_certfile=certificate,
+        ssl_keyfile=private_key,
+    )
     try:
-        uvicorn.run(
-            create_app(store, known, limits=limits),
-            host=host,
-            port=port,
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            log_level="info",
-            access_log=False,
-            timeout_keep_alive=30,
-            limit_concurrency=1000,
-            h11_max_incomplete_event_size=64 * 1024,
-            timeout_graceful_shutdown=3,
-            ssl_certfile=certificate,
-            ssl_keyfile=private_key,
-        )
+        server.run()
+    except KeyboardInterrupt:
+        pass
     finally:
         store.close()
+
+
+class Server(uvicorn.Server):
+    """Takes new connections a few at a time, while many may wait to be taken."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        if self.config.ssl is not None:  # whoever connects and does not speak TLS has no longer than others
+            loop = asyncio.get_running_loop()
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=20.0)  # type: ignore[method-assign]
+        await super().startup(sockets)
+        for server in self.servers:
+            for listening in server.sockets:
+                with listening.dup() as same:
+                    same.listen(QUEUE)
+
+
+def server_of(
+    store: Store,
+    tokens: Tokens | None = None,
+    *,
+    limits: Limits | None = None,
+    local: str = "",
+    apart: str | None = None,
+    **options: Any,
+) -> Server:
+    """A server for the runs of a store, not yet started; `options` are those of uvicorn."""
+    limits = limits or Limits()
+    connections = Connections(limits)
+    app = create_app(store, tokens, limits=limits, local=local, apart=apart, connections=connections)
+    app.state.connections = connections
+    config = uvicorn.Config(
+        app,
+        http=protocol(connections),
+        ws="none",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        h11_max_incomplete_event_size=64 * 1024,
+        backlog=64,
+        **options,
+    )
+    return Server(config)
 
 
 @contextmanager
 def serving(store: Store, *, port: int = 0, limits: Limits | None = None) -> Iterator[str]:
     """Serve a store to this computer from a thread, while the body runs; yields the page's address. Port 0: any free one."""
     with socket.create_server(("127.0.0.1", port)) as listener:
-        config = uvicorn.Config(
-            create_app(store, limits=limits), log_level="error", access_log=False, ws="none", timeout_graceful_shutdown=1
-        )
-        server = uvicorn.Server(config)
+        server = server_of(store, limits=limits, log_level="error", timeout_graceful_shutdown=1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from safebo.bounds import MartingaleMixture
 from safebo.domain import Box
@@ -18,14 +18,28 @@ from safebo.runs.ledger import RunConfig
 MOST_PARAMETERS, MOST_LIMITS, MOST_INITIAL, MOST_POINTS = 8, 8, 500, 400_000
 """Of a run that is created over HTTP."""
 
+
+def _one_line(text: str) -> str:
+    """Names and units appear on pages and terminals, which obey control characters."""
+    if not text.isprintable():
+        raise ValueError(f"one line without control characters is expected, got {text!r:.100}")
+    return text
+
+
+def _no_control(text: str) -> str:
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        raise ValueError(f"text without control characters is expected, got {text!r:.100}")
+    return text
+
+
 Number = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]
 Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
 Scale = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=1e-6, le=0.5, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Label = Annotated[str, Field(min_length=1, max_length=60)]
-Unit = Annotated[str, Field(max_length=40)]
-Text = Annotated[str, Field(max_length=2000)]
+Label = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_one_line)]
+Unit = Annotated[str, Field(max_length=40), AfterValidator(_one_line)]
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_no_control)]
 Reason = Annotated[str, Field(max_length=1500)]
 TrialId = Annotated[str, Field(min_length=1, max_length=100, description="As `ask` gave it.")]
 Values = Annotated[dict[Label, Number], Field(max_length=MOST_PARAMETERS)]
@@ -214,6 +228,37 @@ class Because(Model):
     reason: Reason = ""
 
 
+Seen = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=2**31,
+        description="The `seq` of the run that was looked at: 409 if it was paused, stopped or resumed since then.",
+    ),
+]
+
+
+class Pause(Because):
+    """Why, and up to which event the run was seen."""
+
+    seen: Seen = None
+
+
+class Void(Model):
+    """The measurement that is taken back, and why."""
+
+    number: Annotated[int, Field(ge=1, le=2**31, description="As `samples` gives it.")]
+    reason: Annotated[str, Field(min_length=1, max_length=1500)]
+    seen: Seen = None
+
+
+class Resume(Because):
+    """Why, up to which event the run was seen, and whether a violation that stopped it is accepted."""
+
+    seen: Seen = None
+    accept_violation: Annotated[bool, Field(description="Needed after a measurement outside a limit.")] = False
+
+
 # -- what comes back -----------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +353,13 @@ class StartAnswer(Answer):
     waiting: bool
 
 
+class StandingAnswer(Answer):
+    """Where a run stands, for a person: in one word, such as open (nobody drives it), and who drives it in a sentence."""
+
+    word: str
+    text: str
+
+
 class RunAnswer(Answer):
     """A run, without its data."""
 
@@ -315,7 +367,11 @@ class RunAnswer(Answer):
     title: str
     notes: str
     status: str
+    driver: Annotated[str, Field(description="The process that drives it at this moment; empty: nobody does.")]
+    standing: StandingAnswer
+    asked_at: Annotated[str | None, Field(description="When a trial was last asked for or handed out.")]
     reason: str
+    cause: Annotated[str, Field(description="Why nothing is asked for: paused, stopped, violation, ...; empty while it runs.")]
     advice: str
     seq: int
     created_at: str
@@ -328,6 +384,8 @@ class RunAnswer(Answer):
     experiments_wanted: int | None
     aborted: int
     violations: list[int]
+    voided: Annotated[list[int], Field(description="Numbers of the measurements that were taken back.")]
+    doubtful: Annotated[list[str], Field(description="Trials that were certified with a measurement that was taken back later.")]
     confirm: bool
     on_violation: str
     probability: float
@@ -344,6 +402,8 @@ class RunLine(Answer):
     name: str
     title: str
     status: str
+    driver: Annotated[str, Field(description="The process that drives it at this moment; empty: nobody does.")]
+    standing: StandingAnswer
     measurements: int
     violations: int
     waiting: bool
@@ -365,24 +425,35 @@ class Measured(Answer):
     params: dict[str, float]
     values: dict[str, float]
     trial: str | None
+    doubtful: Annotated[bool, Field(description="Its certificate rested on a measurement that was taken back later.")]
     outside: bool
     context: dict[str, Any] | None
 
 
+class VoidedAnswer(Measured):
+    """A measurement that was taken back: it does not count."""
+
+    reason: str
+    who: str
+    at: str
+
+
 class Aborted(Answer):
-    """One aborted experiment."""
+    """One experiment without a measurement: aborted, or a trial that was rejected."""
 
     params: dict[str, float]
-    after: int
+    after: Annotated[int, Field(description="Number of the measurement before it.")]
     reason: str
     trial: str | None
+    rejected: bool
 
 
 class Samples(Answer):
-    """Measurements and aborted experiments."""
+    """Measurements, those that were taken back, and aborted experiments."""
 
     seq: int
     measurements: list[Measured]
+    voided: list[VoidedAnswer]
     aborted: list[Aborted]
 
 
@@ -403,6 +474,8 @@ class EventAnswer(Answer):
     kind: str
     at: str
     who: str
+    text: Annotated[str, Field(description="The entry in words.")]
+    number: Annotated[int | None, Field(description="Of a measurement, as it was told.")]
     body: dict[str, Any]
 
 

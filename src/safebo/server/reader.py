@@ -12,11 +12,10 @@ from safebo.analysis import repeat
 from safebo.domain import Cube
 from safebo.exceptions import InvalidValueError
 from safebo.inspection import SubDomainView
-from safebo.optimizer import Best, SafeOptimizer
+from safebo.optimizer import Best, SafeOptimizer, Trial
 from safebo.runs.campaign import Follower
 from safebo.runs.ledger import Ledger
 from safebo.runs.storage import Store
-from safebo.server.problems import encoded
 from safebo.server.slices import Cut, cut, sets_of
 from safebo.state import Settings, decode
 
@@ -46,7 +45,7 @@ class Reader:
         self._lock = threading.RLock()
         self._settings: Settings | None = None
         self._history = History()
-        self._version: tuple[int, ...] = ()
+        self._version = ""
         self._kept: OrderedDict[Any, Any] = OrderedDict()
 
     @property
@@ -69,14 +68,16 @@ class Reader:
 
         return self._once("best", work)
 
-    def cut(self, names: tuple[str, ...], fixed: dict[str, float], output: str, points: int) -> tuple[Cut, int]:
-        """A slice, and how many measurements it rests on."""
+    def cut(
+        self, names: tuple[str, ...], fixed: dict[str, float], output: str, points: int, trial: Trial | None
+    ) -> tuple[Cut, int]:
+        """A slice in which the trial can be seen, and how many measurements it rests on."""
 
         def work(optimizer: SafeOptimizer) -> tuple[Cut, int]:
             optimizer._require_start()
-            return cut(optimizer, names, fixed, output, points, self._sets()), optimizer.state.step
+            return cut(optimizer, names, fixed, output, points, self._sets(), trial), optimizer.state.step
 
-        return self._once((names, tuple(sorted(fixed.items())), output, points), work)
+        return self._once((names, tuple(sorted(fixed.items())), output, points, trial and trial.id), work)
 
     def norms(self) -> tuple[History, int]:
         """The norm bounds by now: of all committed steps, and of the present one."""
@@ -91,18 +92,13 @@ class Reader:
 
         return self._once("norms", work)
 
-    def rendered(self, key: tuple[Any, ...], make: Callable[[], Any]) -> bytes:
-        """An answer as JSON, made once for all who ask for the same."""
-        return self._once(("json", *key), lambda _: encoded(make()))
-
     def _sets(self) -> list[SubDomainView] | None:
         return self._once("sets", sets_of)
 
     def _once(self, key: Any, work: Callable[[SafeOptimizer], Result]) -> Result:
         with self._lock:
             optimizer = self._follower.optimizer()
-            state = optimizer.state
-            version = len(state.samples), len(state.records), len(state.aborts)
+            version = optimizer.state.digest()
             if version != self._version:
                 self._advance(optimizer)
                 self._version = version
@@ -119,6 +115,8 @@ class Reader:
     def _advance(self, optimizer: SafeOptimizer) -> None:
         """Repeat the recorded steps one by one, and note the norms of each."""
         state = optimizer.state
+        if optimizer._replayed == 0:  # a fresh start: a measurement was taken back, or a late one came
+            self._history = History()
         while optimizer._replayed < len(state.records):
             record, before = state.records[optimizer._replayed], optimizer._committed
             optimizer._committed = repeat(state, before, record)

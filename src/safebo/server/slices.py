@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from safebo.exceptions import InvalidValueError
 from safebo.inspection import SubDomainView, view
-from safebo.optimizer import SafeOptimizer
+from safebo.optimizer import SafeOptimizer, Trial
 from safebo.report import scene
 
 FloatArray = NDArray[np.float64]
@@ -52,15 +52,19 @@ def cut(
     output: str,
     points: int,
     sets: Sequence[SubDomainView] | None,
+    trial: Trial | None = None,
 ) -> Cut:
-    """The slice along `names`; parameters that `fixed` leaves open are those of `best()`."""
+    """The slice along `names`; parameters that `fixed` leaves open are those of `best()`.
+
+    points   per axis at least; there are more around the trial and safe measurements, if nothing certified was seen there
+    """
     overlap = [name for name in fixed if name in names]
     if overlap:
         raise InvalidValueError(f"{overlap[0]!r} is on an axis and cannot be fixed: leave it out of `at`.")
     where = scene.slice_of(optimizer, names, fixed)
-    axes, mesh = where.mesh(points)
+    axes, certified = scene.certified_area(where, points, trial)
+    mesh, safe = where.over(axes), certified.ravel()
     lower, upper = optimizer.bounds(mesh, output)
-    safe = optimizer.is_safe(mesh)
     return Cut(
         where.names,
         tuple(axes),
@@ -77,8 +81,8 @@ def cut(
 def _on(where: scene.Slice, axes: Sequence[FloatArray], sets: Sequence[SubDomainView], which: str) -> Mask:
     """A set at the points of the mesh; along a line, at those nearest to it."""
     if len(axes) == 2:
-        return scene.raster(where, sets, which, len(axes[0])).ravel()
-    half = 0.5 * (axes[0][1] - axes[0][0])
+        return scene.raster(where, sets, which, axes).ravel()
+    half = 0.5 * float(np.diff(axes[0]).max())
     result = np.zeros(len(axes[0]), dtype=bool)
     for low, high in scene.stretches(where, sets, which):
         result |= (axes[0] >= low - half) & (axes[0] <= high + half)

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from safebo.exceptions import InvalidValueError, MissingExtraError
+from safebo.extras import how_to_install
 from safebo.norms.lstm import HIDDEN, LAYERS, LEVELS, sequences, shapes
 from safebo.studies import norm_data, norm_report
 from safebo.studies.common import progress, provenance, write_json
@@ -167,7 +168,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingExtraError(f"Training the norm estimator needs torch ({error}): pip install 'safebo[torch]'.") from error
+        raise MissingExtraError(f"Training the norm estimator needs torch ({error}): {how_to_install('torch')}.") from error
     return torch
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from safebo.exceptions import MissingExtraError
+from safebo.extras import how_to_install
 from safebo.problems.rl.actor import Actor
 from safebo.problems.rl.environments import Environment, environment, make
 from safebo.rkhs import checked_seed
@@ -145,6 +146,6 @@ def _trainer() -> Any:
         import stable_baselines3
         import torch
     except ImportError as error:
-        raise MissingExtraError(f"Training a policy needs stable-baselines3 ({error}): pip install 'safebo[rl]'.") from error
+        raise MissingExtraError(f"Training a policy needs stable-baselines3 ({error}): {how_to_install('rl')}.") from error
     torch.set_num_threads(1)  # networks of a hundred units: a second thread costs more than it gives
     return stable_baselines3.SAC

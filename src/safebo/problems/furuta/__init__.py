@@ -1,15 +1,16 @@
-"""The Furuta pendulum: simulation, controller and tuning problem; needs `pip install 'safebo[furuta]'`.
+"""The Furuta pendulum: simulation, controller and tuning problem; needs the extra `furuta`.
 
 Importing this package registers the Gymnasium environment `safebo/FurutaPendulum-v0`.
 """
 
 from safebo.exceptions import MissingExtraError
+from safebo.extras import how_to_install
 
 try:
     import gymnasium
     import mujoco  # noqa: F401
 except ImportError as error:
-    raise MissingExtraError(f"The Furuta pendulum needs gymnasium and mujoco ({error}): pip install 'safebo[furuta]'.") from error
+    raise MissingExtraError(f"The Furuta pendulum needs gymnasium and mujoco ({error}): {how_to_install('furuta')}.") from error
 
 from safebo.problems.furuta.controller import Controller, Phase
 from safebo.problems.furuta.environment import FurutaPendulum

@@ -1,4 +1,4 @@
-"""Six reinforcement-learning policies in environments that have changed since they were trained. Needs `safebo[rl]` to run."""
+"""Six reinforcement-learning policies in environments that have changed since they were trained. Needs the extra `rl` to run."""
 
 from safebo.problems.rl.problem import RLProblem
 

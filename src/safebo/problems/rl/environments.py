@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from safebo.exceptions import InvalidValueError, MissingExtraError
+from safebo.extras import how_to_install
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def require_gymnasium() -> Any:
     try:
         import gymnasium
     except ImportError as error:
-        raise MissingExtraError(f"The RL benchmarks need Gymnasium ({error}): pip install 'safebo[rl]'.") from error
+        raise MissingExtraError(f"The RL benchmarks need Gymnasium ({error}): {how_to_install('rl')}.") from error
     return gymnasium
 
 
@@ -250,7 +251,7 @@ def require_mujoco() -> Any:
     try:
         import mujoco
     except ImportError as error:
-        raise MissingExtraError(f"This RL benchmark needs MuJoCo ({error}): pip install 'safebo[rl]'.") from error
+        raise MissingExtraError(f"This RL benchmark needs MuJoCo ({error}): {how_to_install('rl')}.") from error
     except Exception as error:
         backend = os.environ.get("MUJOCO_GL")
         raise InvalidValueError(f"MuJoCo does not start with MUJOCO_GL={backend!r} ({error}): unset it, or try egl.") from error

@@ -69,6 +69,18 @@ function path(points, step = false) {
   return points.map(([x, y], i) => (i ? (step ? `H${x.toFixed(1)}V${y.toFixed(1)}` : `L${x.toFixed(1)} ${y.toFixed(1)}`) : `M${x.toFixed(1)} ${y.toFixed(1)}`)).join("");
 }
 
+// What ended without a measurement: a plus if it was aborted, a square if it was rejected.
+function givenUp(a, x, y, faint = "") {
+  const d = a.rejected ? `M${x - 6} ${y - 6}h12v12h-12z` : `M${x - 7} ${y}h14M${x} ${y - 7}v14`;
+  const what = `${a.rejected ? "" : "aborted: "}${a.reason} at ${place_of(a.params)}`;
+  return tip(svg("g", { class: a.rejected ? "rejected" : "aborted" }, svg("path", { class: `rim${faint}`, d }), svg("path", { class: faint.trim(), d })), what);
+}
+
+function givenUpKeys(aborted) {
+  const key = (a) => [givenUp({ ...a, reason: "", params: {} }, 11, 7), a.rejected ? "rejected" : "aborted"];
+  return [aborted.find((a) => !a.rejected), aborted.find((a) => a.rejected)].filter(Boolean).map(key);
+}
+
 function cross(x, y, r, kind) { return svg("path", { class: kind, d: `M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}` }); }
 
 function limits(f, low, high, x) {
@@ -88,10 +100,10 @@ const dot = (kind) => svg("circle", { class: kind, cx: 11, cy: 7, r: 5 });
 const bar = (kind) => svg("rect", { class: kind, x: 1, y: 4, width: 20, height: 6 });
 const stroke = (kind) => svg("path", { class: kind, d: "M1 7H21" });
 
-export function progress(place, output, measurements, aborted, trial) {
+export function progress(place, output, measurements, aborted, trial, voided) {
   const values = measurements.map((m) => m.values[output.name]), bounds = trial ? [trial.bounds[output.name].lower, trial.bounds[output.name].upper] : [];
   const known = [...values, output.lower, output.upper, ...bounds].filter((v) => v !== null && v !== undefined);
-  const last = Math.max(measurements.length + 1, 6);
+  const told = Math.max(0, measurements.at(-1)?.number ?? 0, ...voided.map((v) => v.number)), last = Math.max(told + 1, 6);
   const wrong = measurements.filter((m) => outside(output, m.values[output.name]));
   const label = `${output.name} over ${values.length} measurements, latest ${show(values.at(-1))}, ${wrong.length} outside the limits`;
   const f = frame(place, { x: [0.3, last + 0.7], y: span(known), xname: "measurement", yname: named(output), height: 250, label, whole: true });
@@ -100,26 +112,37 @@ export function progress(place, output, measurements, aborted, trial) {
     let best = -Infinity;
     const steps = measurements.map((m) => [f.X(m.number), f.Y((best = Math.max(best, m.outside ? -Infinity : m.values.objective)))]);
     const good = steps.filter(([, y]) => Number.isFinite(y));
-    if (good.length) f.root.append(svg("path", { class: "best-line", d: path([...good, [f.X(measurements.length + 0.6), good.at(-1)[1]]], true) }));
+    if (good.length) f.root.append(svg("path", { class: "best-line", d: path([...good, [f.X(told + 0.6), good.at(-1)[1]]], true) }));
   }
   f.root.append(svg("path", { class: "path", d: path(measurements.map((m) => [f.X(m.number), f.Y(m.values[output.name])])) }));
   for (const m of measurements) {
-    const [x, y, said] = [f.X(m.number), f.Y(m.values[output.name]), `${m.number}: ${output.name} = ${show(m.values[output.name], 6)} at ${place_of(m.params)}`];
+    const doubt = m.doubtful ? "; it was certified with a measurement that was taken back later" : "";
+    const [x, y, said] = [f.X(m.number), f.Y(m.values[output.name]), `${m.number}: ${output.name} = ${show(m.values[output.name], 6)} at ${place_of(m.params)}${doubt}`];
+    if (m.doubtful) f.root.append(svg("circle", { class: "doubtful", cx: x, cy: y, r: 10 }));
     const bad = outside(output, m.values[output.name]);
     f.root.append(tip(bad ? cross(x, y, 8, "violation") : svg("circle", { class: m.trial ? "sample" : "initial", cx: x, cy: y, r: 5 }), bad ? `VIOLATION ${said}` : said));
     if (bad) f.root.append(text(x, y - 12, show(m.values[output.name], 3), "middle", "limit-name"));
   }
-  for (const a of aborted) f.root.append(tip(svg("path", { class: "aborted", d: `M${f.X(a.after + 0.5)} ${f.bottom}v-14l-5 6m5 -6l5 6` }), `aborted at ${place_of(a.params)}: ${a.reason}`));
+  for (const v of voided) {
+    const [x, y] = [f.X(v.number), Math.min(f.bottom - 8, Math.max(f.top + 8, f.Y(v.values[output.name])))];
+    f.root.append(tip(svg("g", { class: "gone" }, svg("circle", { cx: x, cy: y, r: 5 }), svg("path", { d: `M${x - 8} ${y + 8}L${x + 8} ${y - 8}` })), `${v.number}: ${output.name} = ${show(v.values[output.name], 6)} was taken back by ${v.who}${v.reason ? `: ${v.reason}` : ""}`));
+  }
+  for (const a of aborted) {
+    const together = aborted.filter((other) => other.after === a.after), part = (together.indexOf(a) + 1) / (together.length + 1);
+    f.root.append(givenUp(a, f.X(a.after + part), f.bottom - 11));
+  }
   if (trial) {
-    const x = f.X(measurements.length + 1), [low, high] = bounds.map((b) => f.Y(b));
+    const x = f.X(told + 1), [low, high] = bounds.map((b) => f.Y(b));
     f.root.append(tip(svg("path", { class: "trial", d: `M${x - 5} ${high}h10M${x - 5} ${low}h10M${x} ${low}V${high}` }), `next trial: certified between ${show(bounds[0])} and ${show(bounds[1])}`));
   }
   return html("div", { class: "chart" }, f.root);
 }
 
-export function progressLegend(any) {
+export function progressLegend(measurements, aborted, voided) {
   return legend([[dot("sample"), "experiment"], [dot("initial"), "told without asking"], [svg("path", { class: "trial", d: "M11 1V13M7 1h8M7 13h8" }), "certified interval of the next trial"], [stroke("limit"), "limit"],
-    [stroke("best-line"), "best so far"], [cross(11, 7, 5, "violation"), "violation"], ...(any ? [[svg("path", { class: "aborted", d: "M11 13v-11l-5 6m5 -6l5 6" }), "aborted"]] : [])]);
+    [stroke("best-line"), "best so far"], [cross(11, 7, 5, "violation"), "violation"], ...givenUpKeys(aborted),
+    ...(voided.length ? [[svg("g", { class: "gone" }, svg("circle", { cx: 11, cy: 7, r: 4 }), svg("path", { d: "M4 13L18 1" })), "taken back"]] : []),
+    ...(measurements.some((m) => m.doubtful) ? [[svg("circle", { class: "doubtful", cx: 11, cy: 7, r: 6 }), "certified with a measurement that was taken back"]] : [])]);
 }
 
 export function outside(output, value) { return (output.lower !== null && value < output.lower) || (output.upper !== null && value > output.upper); }
@@ -127,7 +150,7 @@ export function place_of(params) { return Object.entries(params).map(([name, val
 
 function near(params, fixed, ranges) { return Object.entries(fixed).every(([name, value]) => Math.abs(params[name] - value) <= 0.02 * ranges[name]); }
 
-export function line(place, data, run, measurements, trial) {
+export function line(place, data, run, measurements, trial, aborted) {
   const xs = data.x.values, ranges = Object.fromEntries(run.parameters.map((p) => [p.name, p.high - p.low])), output = run.outputs.find((o) => o.name === data.output);
   const clipped = [...data.mean, ...measurements.map((m) => m.values[data.output]), data.limits.lower, data.limits.upper, ...inSafe(data, "lower"), ...inSafe(data, "upper")].filter((v) => v !== null);
   const certified = data.safe.filter(Boolean).length;
@@ -140,19 +163,22 @@ export function line(place, data, run, measurements, trial) {
   f.root.append(svg("path", { class: "mean", d: path(xs.map((x, i) => [f.X(x), clamp(data.mean[i], f.bottom)])) }));
   [["safe", data.safe], ["maximiser", data.maximisers], ["expander", data.expanders]].forEach(([kind, mask], row) => {
     if (!mask) return;
-    const half = (f.X(xs[1]) - f.X(xs[0])) / 2;
-    for (const [a, b] of stretches(mask)) f.root.append(svg("rect", { class: kind, x: Math.max(f.left, f.X(xs[a]) - half), width: Math.min(f.right, f.X(xs[b]) + half) - Math.max(f.left, f.X(xs[a]) - half), y: f.bottom - 7 - 8 * row, height: 7 }));
+    for (const [a, b] of stretches(mask)) { // from the first certified point to the last, and no further
+      const [from, wide] = [f.X(xs[a]), f.X(xs[b]) - f.X(xs[a])], more = Math.max(0, 3 - wide) / 2;
+      f.root.append(svg("rect", { class: kind, x: from - more, width: wide + 2 * more, y: f.bottom - 7 - 8 * row, height: 7 }));
+    }
   });
   for (const m of measurements) {
     const [x, y, on] = [f.X(m.params[data.x.name]), f.Y(m.values[data.output]), near(m.params, data.fixed, ranges)];
     const bad = outside(output, m.values[data.output]);
     f.root.append(tip(bad ? cross(x, y, 7, `violation${on ? "" : " faint"}`) : svg("circle", { class: `${m.trial ? "sample" : "initial"}${on ? "" : " faint"}`, cx: x, cy: y, r: 5 }), `${m.number}: ${show(m.values[data.output], 6)} at ${place_of(m.params)}`));
   }
+  for (const a of aborted) f.root.append(givenUp(a, f.X(a.params[data.x.name]), f.bottom - 36, near(a.params, data.fixed, ranges) ? "" : " faint"));
   if (trial) {
     const x = f.X(trial.params[data.x.name]), b = trial.bounds[data.output], [low, high] = [clamp(b.lower, f.bottom), clamp(b.upper, f.top)];
     f.root.append(tip(svg("path", { class: "trial", d: `M${x} ${f.top}V${f.bottom}`, "stroke-dasharray": "2 4" }), "next trial"), svg("path", { class: "trial", d: `M${x - 6} ${high}h12M${x - 6} ${low}h12M${x} ${low}V${high}` }));
   }
-  return html("div", { class: "chart" }, f.root, legend([[stroke("mean"), "mean"], [bar("band"), "interval"], [bar("safe"), "certified as safe"], [bar("maximiser"), "may be the maximum"], [bar("expander"), "may enlarge the safe set"], [stroke("trial"), "next trial"], [stroke("limit"), "limit"]]));
+  return html("div", { class: "chart" }, f.root, legend([[stroke("mean"), "mean"], [bar("band"), "interval"], [bar("safe"), "certified as safe"], [bar("maximiser"), "may be the maximum"], [bar("expander"), "may enlarge the safe set"], [stroke("trial"), "next trial"], [stroke("limit"), "limit"], ...givenUpKeys(aborted)]));
 }
 
 function inSafe(data, which) { return data[which].filter((_, i) => data.safe[i]); }
@@ -168,30 +194,52 @@ function colour(t) {
   return `rgb(${CIVIDIS[i].map((c, k) => Math.round(c + w * (CIVIDIS[i + 1][k] - c))).join(",")})`;
 }
 
-export function map(place, data, run, measurements, trial, shown) {
+const SHOWN = { mean: "mean", lower: "lower bound", upper: "upper bound", margin: "certified distance to the limits" };
+
+// How far inside the limits the interval lies; negative where it may lie outside.
+function margins(data) {
+  const { lower: least, upper: most } = data.limits, far = (v) => (v === null ? -Infinity : v);
+  return data.mean.map((_, k) => Math.min(least === null ? Infinity : far(data.lower[k]) - least, most === null ? Infinity : most - (data.upper[k] ?? Infinity)));
+}
+
+// Where the cells around the values of an axis begin and end: halfway to their neighbours.
+function cells(values, to) {
+  const between = values.slice(1).map((v, i) => (v + values[i]) / 2);
+  return [values[0], ...between, values.at(-1)].map(to);
+}
+
+export function map(place, data, run, measurements, trial, shown, aborted) {
   const [xs, ys] = [data.x.values, data.y.values], n = ys.length, parameter = (name) => run.parameters.find((p) => p.name === name);
   const ranges = Object.fromEntries(run.parameters.map((p) => [p.name, p.high - p.low])), output = run.outputs.find((o) => o.name === data.output);
-  const field = data[shown], known = field.filter((v, i) => v !== null && (shown === "mean" || data.safe[i])), [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
-  const certified = data.safe.filter(Boolean).length, label = `${shown} of ${data.output} over ${data.x.name} and ${data.y.name}: ${Math.round((100 * certified) / field.length)} per cent are certified as safe`;
+  const what = shown === "margin" && data.limits.lower === null && data.limits.upper === null ? "mean" : shown;
+  const field = what === "margin" ? margins(data).map((v) => (Number.isFinite(v) ? v : null)) : data[what], known = field.filter((v, i) => v !== null && (what === "mean" || data.safe[i])), [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
+  const certified = data.safe.filter(Boolean).length, label = `${SHOWN[what]} of ${data.output} over ${data.x.name} and ${data.y.name}: ${Math.round((100 * certified) / field.length)} per cent are certified as safe`;
   const f = frame(place, { x: [xs[0], xs.at(-1)], y: [ys[0], ys.at(-1)], xname: named(parameter(data.x.name)), yname: named(parameter(data.y.name)), height: Math.min(560, Math.max(340, (place.clientWidth || 600) * 0.6)), label });
-  const dx = f.X(xs[1]) - f.X(xs[0]), dy = f.Y(ys[0]) - f.Y(ys[1]), marks = svg("g"), canvas = html("canvas", { width: xs.length, height: n }), pen = canvas.getContext("2d");
-  let edge = "";
+  const [wide, tall] = [f.right - f.left, f.bottom - f.top], sharp = Math.min(3, Math.ceil(window.devicePixelRatio || 1));
+  const marks = svg("g"), canvas = html("canvas", { width: Math.round(wide * sharp), height: Math.round(tall * sharp) }), pen = canvas.getContext("2d");
+  const [across, up] = [cells(xs, f.X), cells(ys, f.Y)], [px, py] = [across.map((x) => Math.round((x - f.left) * sharp)), up.map((y) => Math.round((y - f.top) * sharp))];
+  const [dx, dy] = [wide / 60, tall / 60]; // marks no closer than this
+  let edge = "", markedAt = [];
   for (let i = 0; i < xs.length; i++) for (let j = 0; j < n; j++) {
     const k = i * n + j, [x, y] = [f.X(xs[i]), f.Y(ys[j])], safe = data.safe[k];
     pen.globalAlpha = safe ? 1 : 0.25;
-    if (field[k] !== null) { pen.fillStyle = colour((field[k] - low) / (high - low || 1)); pen.fillRect(i, n - 1 - j, 1, 1); }
-    if (i + 1 < xs.length && safe !== data.safe[k + n]) edge += `M${x + dx / 2} ${y - dy / 2}v${dy}`;
-    if (j + 1 < n && safe !== data.safe[k + 1]) edge += `M${x - dx / 2} ${y - dy / 2}h${dx}`;
+    if (field[k] !== null) { pen.fillStyle = colour((field[k] - low) / (high - low || 1)); pen.fillRect(px[i], py[j + 1], px[i + 1] - px[i], py[j] - py[j + 1]); }
+    if (i + 1 < xs.length && safe !== data.safe[k + n]) edge += `M${across[i + 1]} ${up[j]}V${up[j + 1]}`;
+    if (j + 1 < n && safe !== data.safe[k + 1]) edge += `M${across[i]} ${up[j + 1]}H${across[i + 1]}`;
+    if (!data.expanders?.[k] && !data.maximisers?.[k]) continue;
+    if (markedAt.some(([u, v]) => Math.abs(u - x) < 0.9 * dx && Math.abs(v - y) < 0.9 * dy)) continue;
+    markedAt.push([x, y]);
     if (data.expanders?.[k]) marks.append(svg("path", { class: "g-mark", d: `M${x - 3} ${y}h6m-3 -3v6` }));
-    else if (data.maximisers?.[k] && (i + j) % 2 === 0) marks.append(svg("circle", { class: "m-mark", cx: x, cy: y, r: 1.8 }));
+    else if ((Math.round(x / dx) + Math.round(y / dy)) % 2 === 0) marks.append(svg("circle", { class: "m-mark", cx: x, cy: y, r: 1.8 }));
   }
   const inside = svg("svg", { x: f.left, y: f.top, width: f.right - f.left, height: f.bottom - f.top, viewBox: `${f.left} ${f.top} ${f.right - f.left} ${f.bottom - f.top}`, class: "clip" });
-  inside.append(svg("image", { href: canvas.toDataURL(), x: f.left - dx / 2, y: f.top - dy / 2, width: dx * xs.length, height: dy * n, preserveAspectRatio: "none", class: "pixels" }), marks, svg("path", { class: "edge", d: edge }), svg("path", { class: "edge over", d: edge }));
+  inside.append(svg("image", { href: canvas.toDataURL(), x: f.left, y: f.top, width: wide, height: tall, preserveAspectRatio: "none", class: "pixels" }), marks, svg("path", { class: "edge", d: edge }), svg("path", { class: "edge over", d: edge }));
   f.root.append(inside);
   for (const m of measurements) {
     const [x, y, on] = [f.X(m.params[data.x.name]), f.Y(m.params[data.y.name]), near(m.params, data.fixed, ranges)];
     f.root.append(tip(outside(output, m.values[data.output]) || m.outside ? cross(x, y, 7, "violation") : svg("circle", { class: `${m.trial ? "sample" : "initial"}${on ? "" : " faint"}`, cx: x, cy: y, r: 5 }), `${m.number}: ${show(m.values[data.output], 6)} at ${place_of(m.params)}`));
   }
+  for (const a of aborted) f.root.append(givenUp(a, f.X(a.params[data.x.name]), f.Y(a.params[data.y.name]), near(a.params, data.fixed, ranges) ? "" : " faint"));
   if (trial) {
     const [c, e] = [trial.cube[data.x.name], trial.cube[data.y.name]], [x, y] = [f.X(trial.params[data.x.name]), f.Y(trial.params[data.y.name])];
     f.root.append(svg("rect", { class: "cube", x: f.X(c[0]), y: f.Y(e[1]), width: f.X(c[1]) - f.X(c[0]), height: f.Y(e[0]) - f.Y(e[1]) }));
@@ -199,8 +247,8 @@ export function map(place, data, run, measurements, trial, shown) {
   }
   const scale = svg("svg", { viewBox: "0 0 22 14" });
   for (let i = 0; i < 22; i++) scale.append(svg("rect", { x: i, y: 2, width: 1.2, height: 10, fill: colour(i / 21) }));
-  const keys = legend([[svg("path", { class: "trial-fill", d: "M11 1l6 6l-6 6l-6 -6z" }), "next trial and its sub-domain"], [dot("sample"), "experiment"], [svg("g", {}, stroke("edge"), stroke("edge over")), "edge of what is certified as safe (pale beyond)"], [svg("circle", { class: "m-mark", cx: 11, cy: 7, r: 2.5 }), "may be the maximum"], [svg("path", { class: "g-mark", d: "M7 7h8m-4 -4v8" }), "may enlarge the safe set"]]);
-  keys.prepend(html("span", {}, scale, `${shown} of ${data.output}: ${show(low, 3)} to ${show(high, 3)}`));
+  const keys = legend([[svg("path", { class: "trial-fill", d: "M11 1l6 6l-6 6l-6 -6z" }), "next trial and its sub-domain"], [dot("sample"), "experiment"], [svg("g", {}, stroke("edge"), stroke("edge over")), "edge of what is certified as safe (pale beyond)"], [svg("circle", { class: "m-mark", cx: 11, cy: 7, r: 2.5 }), "may be the maximum"], [svg("path", { class: "g-mark", d: "M7 7h8m-4 -4v8" }), "may enlarge the safe set"], ...givenUpKeys(aborted)]);
+  keys.prepend(html("span", {}, scale, `${SHOWN[what]} of ${named(output)}: ${show(low, 3)} to ${show(high, 3)}`));
   return html("div", { class: "chart" }, f.root, keys);
 }
 
