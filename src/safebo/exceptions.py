@@ -130,6 +130,10 @@ class SafeboWarning(UserWarning):
     """Base class of every warning issued by safebo."""
 
 
+class CacheWarning(SafeboWarning):
+    """Compiled code cannot be kept on disk; everything works, but every process compiles anew."""
+
+
 class JitterWarning(SafeboWarning):
     """A kernel matrix needed an additional diagonal term; the amount is recorded with the posterior."""
 

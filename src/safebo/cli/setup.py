@@ -43,10 +43,15 @@ def init(
 
 @app.command(rich_help_panel=SETUP)
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")] = Path("safebo.toml"), as_json: Json = False) -> None:
-    """Validate a TOML file, and print what will be guaranteed. Nothing is stored, imported or connected."""
+    """Validate a TOML file, and print what will be guaranteed. Nothing is stored, imported or connected.
+
+    What the run computes with is compiled, once on a machine.
+    """
     from safebo.runs import config
+    from safebo.runs.prepare import prepare
 
     read = config.read(file)
+    prepare(read.optimizer.state.settings)
     if as_json:
         emit(document(read))
     else:

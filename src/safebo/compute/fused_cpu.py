@@ -31,6 +31,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from safebo.compute import FloatArray, Indices, SingleArray, variance_floor
+from safebo.compute.caching import compiled
 
 _TILE = 32  # centres per inner loop of the pairwise sums: two AVX-512 registers, and few pairs counted twice on the diagonal
 _LANES = 8  # partial sums of a tile: one AVX-512 register of float64
@@ -163,8 +164,7 @@ _P0, _P1, _P2 = _f(1.0000000716552193), _f(0.6931469670632637), _f(0.24022119721
 _P3, _P4, _P5 = _f(0.05550713274651294), _f(0.009675541479840913), _f(0.0013276472028233442)
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
 
-_OPTIONS = {"cache": True, "error_model": "numpy"}
-_inlined = numba.njit(inline="always", **_OPTIONS)
+_inlined = numba.njit(inline="always", error_model="numpy")
 
 
 class _Kernel:
@@ -178,8 +178,8 @@ class _Kernel:
     def __init__(self, function: Any):
         alone = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_alone")
         alone.__qualname__ = alone.__name__  # numba caches by this name: the versions must not share a file
-        self.many = numba.njit(parallel=True, nogil=True, **_OPTIONS)(function)
-        self.alone = numba.njit(nogil=True, **_OPTIONS)(alone)
+        self.many = compiled(parallel=True, nogil=True)(function)
+        self.alone = compiled(nogil=True)(alone)
 
     def __call__(self, tasks: int, *arguments: object) -> None:
         """Run with these arguments; `tasks` is the number of iterations of the parallel loop."""
@@ -261,7 +261,7 @@ def _weighted_tile(z, a, block, first, second, w1, w2, axes, terms, factor, prod
     _add_lanes(products, factor, sums)
 
 
-@numba.njit(**_OPTIONS)
+@compiled()
 def _pairs(z, a, inner, axes, terms):  # type: ignore[no-untyped-def]
     """a' kappa(Z, Z) a for one function, pairs without any of the first `inner` centres left out.
 
@@ -293,7 +293,7 @@ def _pairs(z, a, inner, axes, terms):  # type: ignore[no-untyped-def]
     return _tile_sum(sums)
 
 
-@numba.njit(**_OPTIONS)
+@compiled()
 def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
     """kappa(X, Z) a in double precision: the head coefficients multiply its error by the condition number of K + sigma^2 I."""
     tile, weight = np.empty((len(axes), _TILE)), np.empty(_TILE)
@@ -316,7 +316,7 @@ def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
 
 
 # Not `_Kernel`: it takes longest to compile, and its tasks take longer than handing them over.
-@numba.njit(parallel=True, nogil=True, **_OPTIONS)
+@compiled(parallel=True, nogil=True)
 def _scenarios(x, z, a, inner, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
     """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
     size = a.shape[1]
@@ -416,7 +416,7 @@ def _solve(chol, rhs):  # type: ignore[no-untyped-def]
 # -- posterior on many points --------------------------------------------------------------------------------------------
 
 
-@numba.njit(**_OPTIONS)
+@compiled()
 def _kernel_row(points, at, rbf, c1, c2, scale, row):  # type: ignore[no-untyped-def]
     """k(at, points) for one sample and one chunk of points (n, width)."""
     n, width = points.shape
@@ -436,7 +436,7 @@ def _kernel_row(points, at, rbf, c1, c2, scale, row):  # type: ignore[no-untyped
             row[g] = scale * _fma64(c, _fma64(c, c2, c1), 1.0) * _exp_neg64(c)
 
 
-@numba.njit(**_OPTIONS)
+@compiled()
 def _advance_chunk(  # type: ignore[no-untyped-def]
     points, x, chol, white, betas, start, rbf, c1, c2, scale, basis, mean, variance, lower, upper, floor
 ):
@@ -479,7 +479,7 @@ def _advance(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@numba.njit(**_OPTIONS)
+@compiled()
 def _moments(rotated, squares, target, weight, scale, mu, var):  # type: ignore[no-untyped-def]
     """Mean and variance of one regulariser on one chunk, from U'k(X, points) and its squares; two rows per pass."""
     count, width = rotated.shape
@@ -537,7 +537,7 @@ def _intersect(  # type: ignore[no-untyped-def]
 # -- distance transform --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(**_OPTIONS)
+@compiled()
 def _envelope_line(values, spacing, out, apex, start):  # type: ignore[no-untyped-def]
     """Lower envelope of the parabolas values[p] + ((q - p) spacing)^2 along one line, in O(length)."""
     length, last = values.shape[0], -1
