@@ -130,12 +130,16 @@ class SafeboWarning(UserWarning):
     """Base class of every warning issued by safebo."""
 
 
+class CacheWarning(SafeboWarning):
+    """Compiled code cannot be kept on disk; everything works, but every process compiles anew."""
+
+
 class JitterWarning(SafeboWarning):
     """A kernel matrix needed an additional diagonal term; the amount is recorded with the posterior."""
 
 
 class NoGuaranteeWarning(SafeboWarning):
-    """What was chosen to certify experiments promises nothing."""
+    """What was chosen to certify experiments promises nothing, or has been seen to promise too much."""
 
 
 class NormRefutedWarning(SafeboWarning):
@@ -148,6 +152,10 @@ class ScaleWarning(SafeboWarning):
 
 class UnsafeMeasurementWarning(SafeboWarning):
     """A measurement lies outside a limit."""
+
+
+class SettingsWarning(SafeboWarning):
+    """Settings that deserve a second look before anything moves."""
 
 
 class StopFailedWarning(SafeboWarning):

@@ -49,6 +49,7 @@ def run(
     from safebo.cli.setup import warnings_of
     from safebo.exceptions import InvalidValueError
     from safebo.runs import Campaign, RunConfig, Store, config, transfer
+    from safebo.runs.prepare import prepare
     from safebo.runs.trust import trust
 
     read = config.read(file)
@@ -58,6 +59,7 @@ def run(
     for text in warnings_of(read):
         typer.echo(f"warning: {text}", err=True)
     called = config.run_name(name) if name is not None else read.name
+    prepare(read.optimizer.state.settings)
     plant = _plant(settings.plant)
     store = Store.open(db or read.database)
     try:
@@ -105,6 +107,7 @@ def resume(
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError, StopReason
     from safebo.runs.driving import driving
+    from safebo.runs.prepare import prepare
 
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
@@ -112,6 +115,7 @@ def resume(
         _follow_file(campaign, run, who)
         spec = campaign.ledger.config.plant
         _agree(store, campaign, spec, trust_plant or run.endswith(".toml"), asks=at_terminal() and not as_json)
+        prepare(campaign.ledger.state.settings)
         plant = _plant(spec)
         if not _settle(campaign, retry, abandon, who, asks=at_terminal() and not as_json):
             _choices(campaign, place(run, db), as_json)

@@ -43,10 +43,15 @@ def init(
 
 @app.command(rich_help_panel=SETUP)
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")] = Path("safebo.toml"), as_json: Json = False) -> None:
-    """Validate a TOML file, and print what will be guaranteed. Nothing is stored, imported or connected."""
+    """Validate a TOML file, and print what will be guaranteed. Nothing is stored, imported or connected.
+
+    What the run computes with is compiled, once on a machine.
+    """
     from safebo.runs import config
+    from safebo.runs.prepare import prepare
 
     read = config.read(file)
+    prepare(read.optimizer.state.settings)
     if as_json:
         emit(document(read))
     else:
@@ -57,8 +62,9 @@ def warnings_of(read: Config) -> list[str]:
     """Warnings with their lines, and what else deserves a second look."""
     from safebo.runs import describe
 
-    noted = [f"line {line}: {text}" for line, text in read.warnings]
-    return [*noted, *describe.cautions(read.optimizer.state.settings, read.run)]
+    noted = {text: f"line {line}: {text}" for line, text in read.warnings}
+    cautions = describe.cautions(read.optimizer.state.settings, read.run)
+    return [noted.get(text, text) for text in dict.fromkeys([*noted, *cautions])]
 
 
 def document(read: Config) -> dict[str, Any]:

@@ -76,6 +76,7 @@ class Lease:
     def end(self) -> None:
         """Give the run up at once; if the database does not answer, in the background."""
         self._over.set()
+        self._thread.join(SILENCE)  # a renewal under way would use the store after it was closed
         give_up(self.store, self.run, self.token)
 
 

@@ -395,7 +395,7 @@ def _acting(office: Office) -> APIRouter:
         office.feed.wake(name)
         return found
 
-    @router.post("/runs", response_model=m.RunAnswer, status_code=201)
+    @router.post("/runs", response_model=m.CreatedAnswer, status_code=201)
     async def create(new: m.NewRun, who: Who) -> Any:
         """A new run."""
 
@@ -404,7 +404,8 @@ def _acting(office: Office) -> APIRouter:
             Campaign.create(office.store, new.name, optimizer, config=config, who=who.name)
             run = desk.run(new.name)
             ledger = run.ledger
-            return answers.state(run, ledger, office.changed_at(ledger), who)
+            warned = answers.cautions(optimizer.state, config)
+            return {**answers.state(run, ledger, office.changed_at(ledger), who), "warnings": warned}
 
         return await office.act(work)
 

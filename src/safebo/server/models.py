@@ -85,13 +85,16 @@ class Norm(Model):
     gamma: Probability | None = None
     kappa: Probability | None = None
     alpha_bar: Positive | None = None
-    floor: Literal["posterior"] | None = None
+    floor: Annotated[
+        Literal["auto", "posterior", "none"] | None,
+        Field(description='Of "adaptive", "auto" by default: posterior where the kernel and the number of parameters need it.'),
+    ] = None
 
     def build(self) -> NormEstimator:
         """As the library has it."""
         given: dict[str, Any] = {n: v for n in ("m", "gamma", "kappa", "alpha_bar") if (v := getattr(self, n)) is not None}
         if self.floor is not None:
-            given["floor"] = PosteriorScenario()
+            given["floor"] = {"auto": "auto", "posterior": PosteriorScenario(), "none": None}[self.floor]
         if self.type == "fixed":
             if self.value is None or given:
                 raise InvalidValueError(f"A fixed norm has a value and nothing else, got {self.model_dump(exclude_none=True)}.")
@@ -394,6 +397,12 @@ class RunAnswer(Answer):
     start: StartAnswer | None
     you: Annotated[str, Field(description="The name behind this request.")]
     role: str
+
+
+class CreatedAnswer(RunAnswer):
+    """A new run, and what deserves a second look before anything moves."""
+
+    warnings: list[str]
 
 
 class RunLine(Answer):

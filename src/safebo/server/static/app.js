@@ -375,12 +375,14 @@ function drawSlice() {
   drawAge();
 }
 
+const count = (n) => `${n} measurement${n === 1 ? "" : "s"}`;
+
 // A picture that newer measurements are not in says so, and fades.
 function drawAge() {
   const data = page.slice, old = Boolean(data && page.run && page.sliceKnown !== known());
   for (const id of ["slice", "best", "norms"]) $(id).classList.toggle("old", old);
   $("age").hidden = !old;
-  if (old) $("age").textContent = `Computed from ${data.measurements} measurements, ${page.run.measurements} are in. Being computed anew …`;
+  if (old) $("age").textContent = `Computed from ${count(data.measurements)}; ${page.run.measurements} are in. Being computed anew …`;
 }
 
 function drawNorms() { if (page.norms) $("norms").replaceChildren(norms($("norms"), page.norms, page.view.norm)); }
