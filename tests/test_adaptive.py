@@ -23,7 +23,7 @@ from safebo.rkhs import random_function
 from tests.references import adaptive as reference
 from tests.references.kernels import transcribed
 
-SMALL = AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, median=1.0, spread=1.0)
+SMALL = AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, median=1.0, spread=1.0, floor=None)
 KERNELS = [Matern(1.5, 0.1), Matern(2.5, 0.2, outputscale=2.0), RBF(0.15)]
 
 
@@ -72,7 +72,7 @@ def test_scale_posterior_equals_the_naive_one(kernel):
 @pytest.mark.parametrize(("width", "at"), [(0.05, 0.4), (0.2, 0.0), (0.4, 0.6), (1.0, 0.0)])
 def test_norm_of_the_restriction_is_the_norm_of_a_dense_interpolant(width, at):
     """Without data, rho is its tail: compare ||tail||_c with the interpolant of the tail on a fine grid of c."""
-    kernel, estimator = Matern(1.5, 0.1), AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, padding=3.0)
+    kernel, estimator = Matern(1.5, 0.1), AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, padding=3.0, floor=None)
     q = make_query(np.empty((0, 1)), [], kernel, 0.01, [at], [at + width], (1, 2))
     low, drawn, coefficients = estimator.draw(q)
     found, scales = estimator.norms(q), estimator.scales(q)
@@ -90,7 +90,7 @@ def test_norm_of_the_restriction_is_the_norm_of_a_dense_interpolant(width, at):
 def test_covers_local_norms_that_the_published_estimator_misses(norm, width, t):
     """Nominal: 98 %. The published one covers 0 to 50 % of these."""
     kernel, rng = Matern(1.5, 0.1), np.random.default_rng(0)
-    ours, published = AdaptiveScenario(m=250), Scenario(m=150)
+    ours, published = AdaptiveScenario(m=250, floor=None), Scenario(m=150)
     covered, covered_before, runs = 0, 0, 30
     for seed in range(runs):
         f = random_function(kernel, 1, norm, seed, 500)
@@ -115,7 +115,7 @@ def test_scaling_data_noise_and_median_scales_the_bound(factor, t, dim):
     x, y = q.everything
     posterior = make_query(q.posterior.x, factor * q.posterior.y, q.kernel, q.noise, q.lower, q.upper, q.seed).posterior
     scaled = NormQuery(posterior, factor * q.noise, q.lower, q.upper, q.seed, (x, factor * y))
-    other = AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, median=factor, spread=1.0).estimate(scaled)
+    other = AdaptiveScenario(m=60, gamma=0.2, kappa=0.1, median=factor, spread=1.0, floor=None).estimate(scaled)
     assert other == pytest.approx(factor * SMALL.estimate(q), rel=0.02)  # the grid of scales
 
 
@@ -213,6 +213,7 @@ class Spreading:
         return 9.0 + float(np.abs(query.everything[1]).max())
 
 
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.ScaleWarning")
 @pytest.mark.parametrize("screening", [None, Fixed(9.0)], ids=["plain", "screened"])
 def test_what_is_learned_elsewhere_reaches_sub_domains_without_new_samples(screening):
     """Every certificate carries a norm that fits all samples so far, not only those when its sub-domain was last measured in."""
@@ -230,6 +231,7 @@ def test_what_is_learned_elsewhere_reaches_sub_domains_without_new_samples(scree
     assert all(norm >= needed - 1e-9 for norm, needed in used)
 
 
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.ScaleWarning")
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1000), budget=st.sampled_from([0, 10**9]))
 def test_a_revising_optimizer_is_rebuilt_from_its_state(seed, budget):

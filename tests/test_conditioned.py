@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from safebo import RBF, AdaptiveScenario, Box, Constraint, Fixed, Matern, PosteriorScenario, SafeOptimizer, Scenario
-from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
+from safebo.exceptions import InfeasibleScenarioError, InvalidValueError, NoGuaranteeWarning
 from safebo.norms import LSTMNorm, NormQuery
 from safebo.norms import conditioned as module
 from safebo.norms.scales import LOG_SCALES
@@ -104,7 +104,7 @@ def test_samples_next_to_the_sub_domain_count():
     y = np.sin(3.0 * x[:, 0]) * np.cos(2.0 * x[:, 1])
     around = PosteriorScenario().estimate(query(kernel, x, y, [0.475, 0.475], [0.525, 0.525], 0.01))
     alone = PosteriorScenario().estimate(query(kernel, x[[12]], y[[12]], [0.475, 0.475], [0.525, 0.525], 0.01))
-    adaptive = AdaptiveScenario(m=460, gamma=0.01).estimate(query(kernel, x, y, [0.475, 0.475], [0.525, 0.525], 0.01))
+    adaptive = AdaptiveScenario(m=460, gamma=0.01, floor=None).estimate(query(kernel, x, y, [0.475, 0.475], [0.525, 0.525], 0.01))
     assert around < 0.5 * alone and around < adaptive
 
 
@@ -206,16 +206,14 @@ def test_as_a_floor_it_gives_the_larger_of_both_bounds(seed, dim):
     x, y, _ = situation(seed, dim, kernel)
     q = query(kernel, x, y, np.full(dim, 0.2), np.full(dim, 0.5))
     both = AdaptiveScenario(floor=PosteriorScenario())
-    found, own, other = both.estimate(q), AdaptiveScenario().estimate(q), PosteriorScenario().estimate(q)
+    found, own, other = both.estimate(q), AdaptiveScenario(floor=None).estimate(q), PosteriorScenario().estimate(q)
     assert found >= max(own, other)
     above = np.sort(both.norms(q))
     above = above[above > other]
     assert found == (own if own > other else above[0] if len(above) else other)
 
 
-@pytest.mark.parametrize(
-    "estimator", [PosteriorScenario(), AdaptiveScenario(), AdaptiveScenario(floor=PosteriorScenario())], ids=repr
-)
+@pytest.mark.parametrize("estimator", [PosteriorScenario(), AdaptiveScenario(floor=None), AdaptiveScenario()], ids=repr)
 @pytest.mark.parametrize(("dim", "factor"), [(1, 0.1), (2, 0.1), (2, 1e5), (3, 0.1)])
 @pytest.mark.parametrize("family", [partial(Matern, 1.5), RBF], ids=["matern", "rbf"])
 def test_the_bound_does_not_depend_on_the_unit_of_the_output(family, estimator, dim, factor):
@@ -237,9 +235,10 @@ def test_a_floor_that_does_not_serve_a_kernel_is_refused_before_the_run():
     SafeOptimizer(Box.unit(4), 0.0, kernel=Matern(1.5, 0.3), norm=AdaptiveScenario(floor=LSTMNorm()))
 
 
+@pytest.mark.filterwarnings("ignore:With the RBF kernel")
 def test_the_default_norm_and_acquisition_follow_the_dimension():
     matern, rbf = Matern(1.5, 0.3), RBF(0.3)
-    both, one = AdaptiveScenario(floor=PosteriorScenario()), AdaptiveScenario()
+    both, one = AdaptiveScenario(floor=PosteriorScenario()), AdaptiveScenario(floor=None)
 
     def defaults(dim, **options):
         settings = SafeOptimizer(Box.unit(dim), 0.0, **options).state.settings
@@ -261,7 +260,8 @@ def test_the_default_norm_and_acquisition_follow_the_dimension():
     opt = SafeOptimizer(Box.unit(2), 0.0, kernel=matern, constraints=given)
     assert [o.norm for o in opt.state.outputs] == [both, Fixed(3.0), both]
     assert defaults(2, kernel=matern, screening=LSTMNorm()) == (both, "joint")
-    assert defaults(2, kernel=matern, acquisition="joint", norm=one) == (one, "joint")
+    with pytest.warns(NoGuaranteeWarning, match="no floor"):
+        assert defaults(2, kernel=matern, acquisition="joint", norm=one) == (one, "joint")
     assert defaults(3, kernel=matern) == defaults(3, kernel=rbf) == (both, "directed")
     assert defaults(3, kernel=matern, screening=LSTMNorm()) == (both, "joint")
     assert defaults(4, kernel=matern) == defaults(4, kernel=rbf) == (one, "joint")

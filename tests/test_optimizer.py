@@ -1149,6 +1149,7 @@ def test_presets_run_and_restart(preset):
     ("threshold", "value", "scale", "warned"),
     [(0.0, 1.0, 1.0, False), (-30.0, 0.02, 1.0, True), (35.0, 41.0, 1.0, True), (35.0, 41.0, 100.0, False)],
 )
+@pytest.mark.filterwarnings("ignore:The limit")
 def test_outputs_off_the_scale_of_the_kernel_are_pointed_out(threshold, value, scale, warned):
     opt = SafeOptimizer(Box.unit(1), threshold, kernel=Matern(1.5, 0.2, scale), points_per_axis=11)
     with warnings.catch_warnings(record=True) as found:

@@ -55,8 +55,9 @@ def raw(path: Path) -> Any:
     tables = ("safebo_runs", "safebo_events", "safebo_requests")
     try:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.text_factory = bytes
             return [connection.execute(f"SELECT * FROM {table} NOT INDEXED").fetchall() for table in tables]
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: the name of a column
         return str(error)
 
 
@@ -92,6 +93,6 @@ def run(quick: bool) -> Rows:
             counts["refused"] += refused
             if not refused and found != expected:
                 counts["unnoticed"] += 1
-                examples.append(f"byte {at}")
+                examples.append(f"byte {at}: {found}"[:200])
     held = counts["unnoticed"] == 0 and counts["other errors"] == 0
     return [{"database": "SQLite", "bytes": len(content), **counts, "examples": examples[:5], "held": held}]

@@ -86,6 +86,10 @@ class DriveLostError(DrivenError):
     shown = False  # whether the message has the measurements that could not be stored
 
 
+class UntrustedPlantError(ConflictError):
+    """The record of a run names a program that this user has not agreed to run on this computer."""
+
+
 class PendingTrialError(ConflictError):
     """A trial was handed out and nothing was told about it. Only a person knows whether it was executed."""
 
@@ -111,9 +115,10 @@ class WorkerLostError(SafeboError, RuntimeError):
 
 
 class ExperimentAborted(SafeboError):
-    """An experiment did not end with a measurement. The plant was stopped, and nothing may be told about it.
+    """An experiment did not end with a measurement. A stop of the plant was tried, and nothing may be told about it.
 
-    `reason` is one line, `params` are those of the experiment; the error behind it is the `__cause__`.
+    `reason` is one line and says what is known of the plant, `params` are those of the experiment; the error behind it is the
+    `__cause__`.
     """
 
     def __init__(self, reason: str, params: dict[str, float] | None = None) -> None:
@@ -130,7 +135,7 @@ class JitterWarning(SafeboWarning):
 
 
 class NoGuaranteeWarning(SafeboWarning):
-    """What was chosen to certify experiments promises nothing."""
+    """What was chosen to certify experiments promises nothing, or has been seen to promise too much."""
 
 
 class NormRefutedWarning(SafeboWarning):
@@ -143,6 +148,10 @@ class ScaleWarning(SafeboWarning):
 
 class UnsafeMeasurementWarning(SafeboWarning):
     """A measurement lies outside a limit."""
+
+
+class SettingsWarning(SafeboWarning):
+    """Settings that deserve a second look before anything moves."""
 
 
 class StopFailedWarning(SafeboWarning):

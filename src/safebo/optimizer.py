@@ -34,8 +34,9 @@ from safebo.intervals import Refutation
 from safebo.journal import Journal, Waiting, not_stored
 from safebo.kernels import Matern, StationaryKernel
 from safebo.measured import Measured, measured_points
-from safebo.norms import NormEstimator, default_norm
-from safebo.notices import check_lengthscales, check_norms, check_scale, warn_refuted
+from safebo.norms import AdaptiveScenario, NormEstimator
+from safebo.norms.base import resolve
+from safebo.notices import check_scale, warn_cautions, warn_refuted
 from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, outside, resolve_outputs
 from safebo.posterior import Posterior
 from safebo.state import Abort, NormRecord, Sample, Settings, State, checked_context
@@ -100,7 +101,8 @@ class SafeOptimizer:
     noise             standard deviation (sub-Gaussian parameter) of a measurement, in measured units
                       (scale your outputs to order sqrt(outputscale): the norm estimators have a scale, or a prior of it)
     norm              how the norm is bounded: `AdaptiveScenario` (default: learned, with its scale; in two and three
-                      dimensions, and in one with an RBF kernel, with `PosteriorScenario` as its floor),
+                      dimensions, and in one with an RBF kernel, with `PosteriorScenario` as its floor, unless another
+                      floor is given),
                       `PosteriorScenario` (learned from all samples together), `Scenario` (the paper's), `Fixed` (guessed),
                       `Hoeffding` (2024)
     bound             the confidence bound: `MartingaleMixture` (default), `AbbasiYadkori`, or `Paper` as printed
@@ -158,20 +160,17 @@ class SafeOptimizer:
         limits = dict(constraints or {})
         if both := sorted(set(limits) & set(domain.names)):
             raise InvalidValueError(f"The name {both[0]!r} is a parameter's: rename this constraint.")
-        if norm is None:  # the default follows the kernel of each output
-            norm = default_norm(main, domain.dim)
-            own = {n: c for n, c in limits.items() if isinstance(c, Constraint) and c.kernel is not None and c.norm is None}
-            limits |= {n: replace(c, norm=default_norm(c.kernel or main, domain.dim)) for n, c in own.items()}
         outputs = resolve_outputs(
             threshold,
             limits,
             main,
             noise,
-            norm,
+            norm if norm is not None else AdaptiveScenario(),
             bound if bound is not None else MartingaleMixture(),
             delta,
             min_width,
         )
+        outputs = tuple(replace(o, norm=resolve(o.norm, o.kernel, domain.dim)) for o in outputs)  # floors follow both
         settings = Settings(
             domain=domain,
             outputs=outputs,
@@ -187,8 +186,7 @@ class SafeOptimizer:
             stride=stride,
             abort_radius=abort_radius,
         )
-        check_lengthscales(settings)
-        check_norms(settings)
+        warn_cautions(settings)
         self._start(State(settings))
 
     def _start(self, state: State) -> None:
@@ -288,7 +286,6 @@ class SafeOptimizer:
         record = self._record_of(trial)
         if self._journal is not None:
             self._journal.told(samples, record)
-        first = self._state.step == 0
         self._commit(record)
         self._state = self._state.told(samples[0], record)
         for sample in samples[1:]:
@@ -296,8 +293,7 @@ class SafeOptimizer:
         self._analysis = None
         if trial is not None:
             self._issued.pop(trial.id, None)
-        if first:
-            check_scale(self._state)
+        check_scale(self._state, len(samples))
         for i, sample in enumerate(samples, self._state.step - len(samples) + 1):
             self._warn_violated(i, sample)
 

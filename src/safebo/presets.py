@@ -8,10 +8,12 @@ measures many points again that another sub-domain knows already. Any argument o
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from safebo.bounds import Paper
 from safebo.domain import Box, LocalCubes, SampleHull
+from safebo.exceptions import SettingsWarning
 from safebo.kernels import Matern
 from safebo.norms import Fixed, Hoeffding, NormEstimator, Scenario
 from safebo.norms.base import provides
@@ -32,7 +34,9 @@ def _paper(domain: Box, threshold: float | None, defaults: dict[str, Any], overr
         **defaults,
         **overrides,
     }
-    return SafeOptimizer(domain, threshold, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SettingsWarning)  # the docstring above says what is meant by these settings
+        return SafeOptimizer(domain, threshold, **settings)
 
 
 def algorithm_4(domain: Box, threshold: float | None, **overrides: Any) -> SafeOptimizer:

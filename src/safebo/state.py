@@ -19,6 +19,7 @@ from safebo.bounds import AbbasiYadkori, MartingaleMixture, Paper
 from safebo.domain import Box, DoublingCubes, GlobalDomain, LocalCubes, Locality, SampleHull, resolve_points_per_axis
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern
+from safebo.nesting import DEEPEST, deeper, loads, whole
 from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, LSTMNorm, NormEstimator, PosteriorScenario, Scenario
 from safebo.norms.base import check_served, count, positive, provides
 from safebo.outputs import Output, number
@@ -313,7 +314,7 @@ class State:
     def from_json(cls, text: str) -> State:
         """The inverse of `to_json`."""
         try:
-            content = json.loads(text)
+            content = loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidValueError(f"Not a safebo state: {error}.") from None
         if not isinstance(content, dict) or content.get("safebo") != FORMAT:
@@ -333,18 +334,35 @@ class State:
         return state
 
 
-def checked_context(value: object) -> dict[str, Any]:
-    """A validated copy of a measurement's context: a mapping of plain JSON values, of at most `LONGEST_CONTEXT` characters."""
+def checked_context(value: object, *, new: bool = True) -> dict[str, Any]:
+    """A validated copy of a measurement's context: a mapping of plain JSON values, of at most `LONGEST_CONTEXT` characters.
+
+    new   it is about to be told; one that was stored before there were limits of depth and text is taken as it is
+    """
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidValueError(f"A context maps names to plain values, got {value!r:.200}.")
+        raise InvalidValueError(f"A context maps names to plain values, got {_shown(value)}.")
+    if new and deeper(value, DEEPEST):
+        raise InvalidValueError(f"A context is nested at most {DEEPEST} levels deep: write what lies deeper as text.")
     try:
         text = json.dumps(dict(value), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidValueError(f"A context holds numbers, text, lists and mappings only, got {value!r:.200}: {error}.") from None
+        raise InvalidValueError(
+            f"A context holds numbers, text, lists and mappings only, got {_shown(value)}: {error}."
+        ) from None
+    if new and not whole(json.dumps(dict(value), ensure_ascii=False)):
+        raise InvalidValueError(f"A context holds whole characters only, got half of one (a surrogate): {text!r:.200}.")
     if len(text) > LONGEST_CONTEXT:
         raise InvalidValueError(f"A context has at most {LONGEST_CONTEXT} characters as JSON, got {len(text)}.")
     result: dict[str, Any] = json.loads(text)
     return result
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value, whatever it is."""
+    try:
+        return f"{value!r:.200}"
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply"
 
 
 def _numbers(values: Any, length: int, what: str) -> tuple[float, ...]:
@@ -377,7 +395,7 @@ def sample_of(entry: Any, settings: Settings) -> Sample:
     point, x, values, trial, *rest = entry
     place = _place(point, x, trial, settings)
     values = _numbers(values, len(settings.outputs), "a sample's measurements")
-    return Sample(*place, values, trial, checked_context(*rest) if rest else None)
+    return Sample(*place, values, trial, checked_context(*rest, new=False) if rest else None)
 
 
 def abort_of(entry: Any, settings: Settings) -> Abort:

@@ -134,3 +134,37 @@ def test_a_program_as_the_plant(folder, crash):
     assert "ended without an answer (exit status 3)" in text
     assert "Switch the rig off by hand" in text
     assert folder.json("status", "small")["aborts"] == 1
+
+
+HANGS = """\
+import json, os, signal, sys, time
+CONFIRMS
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["command"] == "run":
+        open("ran", "a").write(f"{request['params']['a']}\\n")
+        time.sleep(600)
+    print(json.dumps({"id": request["id"]}), flush=True)
+"""
+
+CONFIRMS = "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))"
+
+
+@pytest.mark.parametrize(
+    ("confirms", "said"),
+    [
+        (CONFIRMS, "Interrupted. The plant was stopped.\n"),
+        ("", "Interrupted. THE EMERGENCY STOP FAILED: PlantError: The rig's program"),
+    ],
+)
+def test_after_an_interrupt_it_is_said_what_is_known_of_the_plant(folder, confirms, said):
+    (folder.path / "program.py").write_text(HANGS.replace("CONFIRMS", confirms))
+    head = (folder.path / "small.toml").read_text().split("[plant]")[0]
+    command = json.dumps([sys.executable, "program.py"])
+    (folder.path / "small.toml").write_text(head + f"[plant]\ntype = 'command'\ncommand = {command}\ntimeout = 300.0\n")
+    process = Process(folder, "run", "small.toml", hang=0, begun=1)
+    code, _, err = process.end(signal.SIGINT)
+    assert code == Code.INTERRUPTED
+    assert said in err
+    assert "Traceback" not in err
+    assert confirms or "was stopped" not in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
@@ -10,10 +11,11 @@ import warnings
 import pytest
 
 from safebo import Box, Constraint, Fixed, SafeOptimizer
-from safebo.exceptions import ConflictError, NeverConnectedError, StorageError
+from safebo.exceptions import ConflictError, NeverConnectedError, StopFailedWarning, StorageError
 from safebo.runs import CallablePlant, Campaign, RunConfig, Store, Watchdog
 from safebo.runs.driving import driver
-from safebo.runs.operate import End, operate, uninterrupted
+from safebo.runs.operate import End, operate, uninterrupted, watching
+from safebo.runs.plants import stop_outcome
 from safebo.runs.starts import approve_start, next_start, send_start
 
 START = {"a": 0.5}
@@ -540,3 +542,119 @@ def test_an_interrupt_between_experiments_stops_the_plant(store):
     with pytest.raises(KeyboardInterrupt):
         operate(run, rig.plant(), Impatient())
     assert rig.stops == 1 and len(rig.ran) == 1
+
+
+# -- a stop that is known, and one that is not ---------------------------------------------------------------------------------
+
+
+def unreachable():
+    raise OSError("relay does not answer")
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_stop_from_elsewhere_that_fails_is_said(store, tmp_path, monkeypatch, watched):
+    made, freed = campaign(store), threading.Event()
+
+    def run(params):
+        with Store.open(tmp_path / "x.db") as other:
+            Campaign.open(other, "run").stop("smoke", who="bert")
+        assert freed.wait(10.0)
+        raise RuntimeError("the line is broken")
+
+    def stop():
+        freed.set()  # the experiment ends before the stop has
+        time.sleep(0.3)
+        unreachable()
+
+    events = Campaign.events
+
+    def silent(*arguments):
+        if threading.current_thread().name == "watching":
+            raise RuntimeError("the database does not answer")
+        return events(*arguments)
+
+    monkeypatch.setattr(Campaign, "events", silent)
+    plant = CallablePlant(run, emergency_stop=stop)
+    result = operate(made, Watchdog(plant, timeout=20.0) if watched else plant, Someone())
+    assert result.end is End.STOPPED
+    assert "stopped by somebody (smoke); THE EMERGENCY STOP FAILED" in result.text
+
+
+def test_a_stop_that_fails_without_a_watchdog_is_recorded(store):
+    made = campaign(store)
+    result = operate(made, CallablePlant(lambda params: 1 / 0, emergency_stop=unreachable), Someone())
+    assert result.end is End.ABORTED
+    assert "ZeroDivisionError" in result.text and "EMERGENCY STOP FAILED: OSError: relay" in result.text
+    assert made.ledger.status == "paused"
+
+
+def test_a_stop_between_experiments_stops_the_plant(store, tmp_path):
+    made, rig = campaign(store), Rig()
+
+    class Stopping(Someone):
+        def measured(self, step, result, ledger):
+            with Store.open(tmp_path / "x.db") as other:
+                Campaign.open(other, "run").stop("smoke", who="bert")
+
+    result = operate(made, rig.plant(), Stopping())
+    assert (result.end, len(rig.ran), rig.stops) == (End.STOPPED, 1, 1)
+    assert result.text.endswith("The plant was stopped.")
+    again = Rig()
+    assert operate(made, again.plant(), Someone()).end is End.STOPPED
+    assert again.stops == 0  # nothing was sent to it
+
+
+def test_a_stop_just_before_the_experiment_stops_the_plant(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("safebo.runs.operate.POLL", 5.0)
+    made, rig = campaign(store), Rig()
+
+    def reset():
+        with Store.open(tmp_path / "x.db") as other:
+            Campaign.open(other, "run").stop("smoke", who="bert")
+
+    result = operate(made, Watchdog(CallablePlant(rig.run, reset=reset, emergency_stop=rig.stop), timeout=10.0), Someone())
+    assert (result.end, rig.ran, rig.stops) == (End.STOPPED, [], 1)
+    assert "The plant was stopped." in result.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_stays_one_and_carries_what_is_known(store, fails):
+    made = campaign(store)
+
+    class Impatient(Someone):
+        def measured(self, step, result, ledger):
+            raise KeyboardInterrupt
+
+    plant = Watchdog(CallablePlant(lambda p: 0.5, emergency_stop=unreachable if fails else lambda: None), timeout=5.0)
+    said = pytest.warns(StopFailedWarning, match="relay") if fails else contextlib.nullcontext()
+    with said, pytest.raises(KeyboardInterrupt) as caught:
+        operate(made, plant, Impatient())
+    outcome = stop_outcome(caught.value)
+    assert outcome.startswith("THE EMERGENCY STOP FAILED: OSError: relay") if fails else outcome == "The plant was stopped."
+
+
+def test_a_database_that_is_silent_does_not_delay_the_stop_of_an_interrupt(store):
+    made, silence, stops = campaign(store), threading.Event(), []
+
+    class Silent:
+        """A campaign whose database does not answer the one who watches."""
+
+        def __getattr__(self, name):
+            if name == "ledger" and threading.current_thread() is not threading.main_thread():
+                silence.wait(30.0)
+            return getattr(made, name)
+
+    def interrupted():
+        with watching(Silent(), CallablePlant(lambda p: 0.5, emergency_stop=lambda: stops.append(1))) as stopped:
+            seen.append(stopped)
+            time.sleep(0.3)
+            raise KeyboardInterrupt
+
+    seen, before = [], time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - before < 4.0
+    made.stop("smoke")
+    silence.set()  # what is seen too late stops nothing: another experiment may run
+    time.sleep(0.3)
+    assert (seen, stops) == ([[]], [])

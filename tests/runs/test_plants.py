@@ -523,6 +523,17 @@ def test_a_stop_that_fails_or_hangs_is_said_loudly():
         plant.run(PARAMS)
 
 
+def test_that_a_plant_was_stopped_is_said_only_of_one_that_can_be():
+    plant = Watchdog(CallablePlant(lambda p: 1 / 0), timeout=5)
+    plant.reset()
+    with pytest.raises(ExperimentAborted, match="has no emergency stop") as error:
+        plant.run(PARAMS)
+    assert "was stopped" not in error.value.reason
+    with pytest.raises(ExperimentAborted, match="has no emergency stop") as error:
+        drive(optimizer(), CallablePlant(lambda p: {"objective": 1, "constraints": {"heat": 1}}), 1, initial={"a": 0.4})
+    assert "was stopped" not in error.value.reason
+
+
 def test_a_failed_reset_is_an_aborted_experiment():
     log = []
     plant = Watchdog(CallablePlant(lambda p: 1.0, reset=lambda: 1 / 0, emergency_stop=lambda: log.append("stop")), timeout=5)
@@ -678,7 +689,7 @@ def test_a_stop_during_a_reset_outlasts_it():
     plant.emergency_stop()
     go_on.set()
     worker.join(20.0)
-    assert log[:3] == ["stop", "reset ends", "stop"] and "stopped while it was being reset" in log[3]
+    assert log[:3] == ["stop", "reset ends", "stop"] and "while the plant was being reset" in log[3]
     with pytest.raises(ExperimentAborted, match="not reset"):
         plant.run({})
     assert "run" not in log

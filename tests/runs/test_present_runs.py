@@ -144,6 +144,24 @@ def test_what_the_runner_sends_is_certified_by_the_present(store):
     assert kinds(campaign).count("withdrawn") == 1
 
 
+def test_what_is_told_while_the_plant_is_being_reset_counts_as_well(store):
+    campaign = Campaign.create(store, "r", limited(), config=RunConfig(experiments=1))
+    resets, ran = [], []
+
+    def reset():
+        resets.append(campaign.ledger.pending.trial.id)
+        if len(resets) == 1:
+            beside(campaign, "measurement")
+
+    def measure(params):
+        ran.append(campaign.ledger.pending.trial.id)
+        assert not campaign.ledger.pending.stale
+        return {"objective": 1.0, "constraints": {"temp": 0.5}}
+
+    assert operate(campaign, CallablePlant(measure, reset=reset), _Quiet()).end is End.DONE
+    assert len(ran) == 1 and ran == resets[1:] and resets[0] != resets[1]
+
+
 def test_a_run_of_an_older_version_with_an_old_waiting_trial(store, database_url):
     """There a measurement could be told beside a trial that waited, and the trial stayed."""
     campaign = Campaign.create(store, "r", limited())

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import exc
 
-from safebo.exceptions import ConflictError, InvalidValueError, StorageError, UnknownRunError
+from benchmarks.hostile._proxy import Proxy
+from safebo.exceptions import ConflictError, InDoubtError, InvalidValueError, StorageError, UnknownRunError
 from safebo.runs import Campaign, Event, Store, connect
 from safebo.runs import storage as module
 from safebo.runs.storage import MIGRATIONS, SCHEMA, Request
@@ -700,6 +701,85 @@ def test_every_error_of_the_library_below_is_ours(store, monkeypatch, error):
     def broken(*_, **__):
         raise error("out of order")
 
-    monkeypatch.setattr(store, "_run", broken)
+    monkeypatch.setattr(store, "_head", broken)
     with pytest.raises(StorageError, match="out of order"):
         store.append("r", 1, [Event("paused")])
+
+
+# -- connections that are cut or fall silent --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxy(server):
+    made = Proxy(server.folder)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("also_new", [False, True])
+def test_a_silent_connection_is_given_up(server, proxy, monkeypatch, also_new):
+    """Nothing is closed, no byte comes: as behind a firewall that forgot the line."""
+    monkeypatch.setattr(connect, "SILENCE", 2)
+    monkeypatch.setattr(connect, "READING", 2)
+    with Store.open(proxy.url(server.schema())) as store:
+        store.create("r", [Event("created")])
+        proxy.silence(also_new=also_new)
+        start = time.monotonic()
+        if also_new:
+            for work in (lambda: store.events("r"), lambda: store.append("r", 1, [Event("paused")])):
+                with pytest.raises(StorageError, match=r"cannot be used.*Nothing was stored"):
+                    work()
+        else:
+            assert len(store.events("r")) == 1
+            store.append("r", 1, [Event("paused")])
+        assert time.monotonic() - start < 25.0
+
+
+def test_an_answer_that_takes_long_is_waited_for(server, proxy, monkeypatch):
+    """Another writer holds the run: that is not silence."""
+    monkeypatch.setattr(connect, "SILENCE", 1)
+    with Store.open(proxy.url(server.schema())) as store:
+        store.create("r", [Event("created")])
+        with store._writing() as connection:
+            connection.execute(sa.text("SELECT pg_sleep(3)"))
+
+
+def test_what_the_url_says_about_the_line_counts(server):
+    url = server.schema()
+    with Store.open(f"{url}&keepalives_idle=77") as store, store._reading() as connection:
+        given = connection.connection.dbapi_connection.info.get_parameters()
+    assert (given["keepalives_idle"], given["tcp_user_timeout"], given["connect_timeout"]) == ("77", "10000", "5")
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("step", ["create", "append"])
+def test_a_commit_that_arrives_late(server, proxy, monkeypatch, step, arrives):
+    """The connection is cut while a COMMIT is on its way: whether it is stored is asked, not guessed."""
+    monkeypatch.setattr(connect, "WAIT", 6.0)
+    url = server.schema()
+    with Store.open(url) as direct, Store.open(proxy.url(url)) as store:
+        if step == "append":
+            direct.create("r", [Event("created")])
+        store.names()
+        proxy.hold.set()
+
+        def later():
+            assert proxy.held.wait(20.0)
+            proxy.hold.clear()  # other connections are as before
+            proxy.cut()
+            if arrives:
+                time.sleep(1.0)
+                proxy.release()
+
+        thread = threading.Thread(target=later)
+        thread.start()
+        work = (lambda: store.create("r", [Event("created")])) if step == "create" else lambda: store.append("r", 1, [Event("a")])
+        if arrives:
+            assert [e.seq for e in work()] == [1 if step == "create" else 2]
+        else:
+            with pytest.raises(InDoubtError, match="unknown"):
+                work()
+        thread.join()
+        proxy.release()
+        time.sleep(0.5)
+        assert direct.last("r") == (1 if step == "create" else 2)

@@ -208,6 +208,46 @@ def test_a_violation_is_accepted_or_the_run_stays_stopped(served: Served) -> Non
     assert served.store.events("line")[-1].body == {"reason": "a loose cable", "accepted": True}
 
 
+def test_a_key_of_ask_belongs_to_its_caller(served: Served) -> None:
+    run, key = served.create(), {"idempotency-key": "exp-1"}
+    first = served.operator.post(f"{run}/ask", headers=key)
+    assert first.json()["ready"]
+    other = served.rig.post(f"{run}/ask", headers=key)
+    assert other.status_code == 409, other.text  # the same trial is not handed to two rigs
+    assert served.operator.post(f"{run}/ask", headers=key).json() == first.json()
+    assert [e.kind for e in served.store.events("line")] == ["created", "asked", "started"]
+
+
+def test_a_measurement_is_taken_back(served: Served) -> None:
+    run = served.create()
+    experiment(served, run)
+    wrong = served.operator.post(f"{run}/tell", json={"params": {"kp": 2.1}, "objective": 9.0}).json()
+    seen = served.viewer.get(run).json()["seq"]
+    assert seen == wrong["seq"]
+    best = served.viewer.get(f"{run}/best").json()
+    body = {"number": 3, "reason": "0.9, not 9", "seen": seen}
+    assert (
+        served.viewer.post(f"{run}/void", json=body).status_code == served.rig.post(f"{run}/void", json=body).status_code == 403
+    )
+    for refused, status in (({"number": 0}, 422), ({"number": 3, "reason": ""}, 422), ({"number": 7, "reason": "x"}, 409)):
+        assert served.operator.post(f"{run}/void", json=refused).status_code == status, refused
+    assert served.operator.post(f"{run}/void", json=body).json() == {"seq": seen + 1, "status": "running"}
+    assert served.operator.post(f"{run}/void", json=body).status_code == 409
+    found = served.viewer.get(f"{run}/samples").json()
+    assert [m["number"] for m in found["measurements"]] == [1, 2]
+    assert [(v["number"], v["values"], v["reason"], v["who"]) for v in found["voided"]] == [
+        (3, {"objective": 9.0}, "0.9, not 9", "olga")
+    ]
+    assert served.viewer.get(f"{run}/best").json() != best
+    experiment(served, run)
+    found = served.viewer.get(f"{run}/samples", params={"after": 2}).json()
+    assert [m["number"] for m in found["measurements"]] == [4]
+    table = served.viewer.get(f"{run}/export", params={"format": "csv"}).text.splitlines()
+    assert [line.partition(",")[0] for line in table] == ["number", "1", "2", "4"]
+    state = served.viewer.get(run).json()
+    assert state["voided"] == [3] and state["doubtful"] == [] and state["measurements"] == 3
+
+
 def test_as_many_experiments_as_wanted(served: Served) -> None:
     run = served.create(experiments=1)
     experiment(served, run)
@@ -357,6 +397,42 @@ def test_a_run_that_makes_no_sense_is_not_created(served: Served, changes: dict)
     answer = served.operator.post("/runs", json={**LINE, **changes})
     assert answer.status_code == 422 and answer.headers["content-type"] == "application/problem+json"
     assert served.store.names() == []
+
+
+@pytest.mark.parametrize("levels", [33, 500, 900, 976, 5000, 100_000])
+def test_what_is_nested_too_deeply_is_refused_and_changes_nothing(served: Served, levels: int) -> None:
+    run = served.create()
+    for field, begin, end in (("context", '{"a":' + "[" * levels, "]" * levels + "}"), ("objective", "[" * levels, "]" * levels)):
+        content = f'{{"params": {{"kp": 2.0}}, "objective": 0.8, "{field}": {begin}1{end}}}'.encode()
+        answer = served.operator.post(f"{run}/tell", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 422, answer.text
+        if field == "context":
+            assert "nested" in answer.json()["detail"]
+    assert served.store.last("line") == 1
+    assert served.viewer.get(run).status_code == served.viewer.get(f"{run}/samples").status_code == 200
+
+
+def test_odd_text_is_refused_in_words(served: Served) -> None:
+    from tests.server.conftest import LINE
+
+    run = served.create()
+    json_type = {"content-type": "application/json"}
+    for odd in ("\\ud800", "\\u0000", "\\u001b[2J", "\\udfff\\ud800"):
+        for field in ("title", "unit", "name", "kp"):
+            body = json.dumps({**LINE, "name": "other", "title": "title", "unit": "unit"})
+            content = body.replace(
+                f'"{field}": "{field}"' if field != "kp" else "kp", f'"{field}": "{odd}"' if field != "kp" else odd
+            )
+            content = content.replace('"name": "other"', f'"name": "{odd}"') if field == "name" else content
+            answer = served.operator.post("/runs", content=content, headers=json_type)
+            assert answer.status_code == 422, (odd, field, answer.text)
+    for content in (b'{"reason": "\xff\xfe"}', '{"reason": "\u00e4"}'.encode("latin-1"), b"\xff"):
+        answer = served.operator.post(f"{run}/pause", content=content, headers=json_type)
+        assert answer.status_code == 422 and "UTF-8" in answer.json()["detail"], answer.text
+    context = '{"params": {"kp": 2.0}, "objective": 0.8, "context": {"note": "\\ud800"}}'
+    answer = served.operator.post(f"{run}/tell", content=context, headers=json_type)
+    assert answer.status_code == 422 and "half of one" in answer.json()["detail"]
+    assert served.store.last("line") == 1 and served.store.names() == ["line"]
 
 
 def test_a_name_is_taken_once(served: Served) -> None:

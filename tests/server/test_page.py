@@ -210,6 +210,21 @@ def test_a_trial_that_has_just_taken_the_place_of_another_is_not_approved(served
     expect(page.get_by_text("Approved by olga").first).to_be_visible()
 
 
+def test_a_withdrawn_trial_and_a_voided_measurement_are_gone_at_once(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create(confirm=True)
+    trial = served.operator.post(f"{run}/ask").json()["trial"]["id"]
+    page = opened()
+    expect(page.get_by_role("button", name="Approve")).to_be_enabled()
+    served.operator.post(f"{run}/tell", json={"params": {"kp": 2.1}, "objective": 0.9})  # beside it
+    expect(page.locator("#next")).to_contain_text(f"Trial {trial} was withdrawn")
+    expect(page.get_by_role("button", name="Approve")).to_have_count(0)
+    expect(page.locator("#counts")).to_contain_text("measurements2")
+    Campaign.open(served.store, "line").void(2, "not 0.9")
+    expect(page.locator("#counts")).to_contain_text("measurements1")
+    page.wait_for_timeout(300)
+    assert served.operator.post(f"{run}/approve", json={"trial": trial}).status_code == 409
+
+
 def test_a_rig_sees_the_buttons_of_its_loop_only(served: Served, opened: Callable[..., Page]) -> None:
     run = served.create(confirm=True)
     trial = served.operator.post(f"{run}/ask").json()["trial"]
@@ -374,6 +389,46 @@ def test_three_parameters_have_sliders(served: Served, opened: Callable[..., Pag
     expect(page.locator("#slice image")).to_have_count(1)
     page.locator("#slice").scroll_into_view_if_needed()
     page.screenshot(path=SHOTS / "three.png")
+
+
+def test_the_page_asks_only_for_what_it_shows(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create()
+    page = opened()
+    expect(page.locator("#norms svg").first).to_be_visible()
+    asked: list[str] = []
+    page.on("request", lambda r: asked.append(r.url.rpartition("/")[2].partition("?")[0]))
+    trial = served.operator.post(f"{run}/ask").json()["trial"]  # a slice shows where it lies; the best stays what it is
+    expect(page.get_by_text("waiting for its measurement")).to_be_visible()
+    page.wait_for_timeout(500)
+    assert asked.count("slice") == 1 and "best" not in asked
+    asked.clear()
+    page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+    served.operator.post(f"{run}/tell", json={"trial": trial["id"], "objective": truth(trial["params"])})
+    expect(page.locator("#next")).to_contain_text("None is pending")
+    page.wait_for_timeout(500)
+    assert not {"slice", "best"} & set(asked)  # nobody looks
+    page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#slice svg").first).to_have_attribute("aria-label", re.compile("kp"))
+    for _ in range(100):
+        if asked.count("slice") and asked.count("best"):
+            break
+        page.wait_for_timeout(100)
+    assert asked.count("slice") == asked.count("best") == 1
+
+
+def test_a_long_record_is_not_read_from_its_beginning(served: Served, opened: Callable[..., Page]) -> None:
+    served.create()
+    Campaign.open(served.store, "line").tell_many([({"kp": 2.0}, 0.8)] * 700)
+    streams: list[str] = []
+    with served.viewer.stream("GET", "/runs/line/events/stream?seconds=0") as whole:
+        assert sum(line.startswith("data: ") for line in whole.iter_lines()) == 701
+    page = opened(token=None)
+    page.on("request", lambda r: streams.append(r.url) if "/stream" in r.url else None)
+    page.locator("input[name=token]").fill(VIEWER)
+    page.keyboard.press("Enter")
+    status(page, "running")
+    expect(page.locator("#log li").first).to_contain_text("701")
+    assert streams[0].endswith("?after=201")
 
 
 def test_on_a_phone(served: Served, opened: Callable[..., Page]) -> None:

@@ -39,7 +39,7 @@ def test_every_endpoint_needs_a_token(served: Served) -> None:
         for method in methods:
             url = path.removeprefix("/api/v1").replace("{name}", "line")
             assert served.stranger.request(method, url).status_code == 401, path
-    assert len(paths) == 19 and served.store.last("line") == 1
+    assert len(paths) == 20 and served.store.last("line") == 1
 
 
 def test_a_viewer_changes_nothing(served: Served) -> None:

@@ -46,7 +46,7 @@ MEANING = {
     Code.PERSON: "a person has to decide: approve, tell, retry or abandon an experiment; or another process drives the run",
     Code.ABORTED: "an experiment was aborted, or the plant could not be reached",
     Code.HALTED: "the run is paused or stopped",
-    Code.INTERRUPTED: "interrupted (Ctrl-C or a request to terminate); the plant was stopped",
+    Code.INTERRUPTED: "interrupted (Ctrl-C or a request to terminate); the message says whether the plant was stopped",
 }
 
 EPILOG = "\n\n".join(["Exit codes", *(f"{code.value:>3}  {text}" for code, text in MEANING.items())])
@@ -67,7 +67,15 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
-        from safebo.exceptions import DrivenError, PendingTrialError, PlantError, SafeboError, SafeboWarning, StorageError
+        from safebo.exceptions import (
+            DrivenError,
+            PendingTrialError,
+            PlantError,
+            SafeboError,
+            SafeboWarning,
+            StorageError,
+            UntrustedPlantError,
+        )
 
         try:
             with warnings.catch_warnings():
@@ -81,7 +89,7 @@ class Commands(TyperGroup):
                 "interrupted; the same command continues with what is not finished." if resumes else "interrupted.",
                 Code.INTERRUPTED,
             )
-        except (DrivenError, PendingTrialError) as error:
+        except (DrivenError, PendingTrialError, UntrustedPlantError) as error:
             fail(ctx, error, Code.PERSON)
         except PlantError as error:
             fail(ctx, error, Code.INPUT if isinstance(error, ValueError) else Code.ABORTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -11,7 +12,7 @@ import typer
 from safebo.cli.base import RUN, Code, Database, Json, Run, Who, app, console, emit, opened, place
 
 if TYPE_CHECKING:
-    from safebo.runs import Campaign
+    from safebo.runs import Campaign, Store
     from safebo.runs.operate import Result
 
 Experiments = Annotated[
@@ -48,6 +49,7 @@ def run(
     from safebo.cli.setup import warnings_of
     from safebo.exceptions import InvalidValueError
     from safebo.runs import Campaign, RunConfig, Store, config, transfer
+    from safebo.runs.trust import trust
 
     read = config.read(file)
     changes = {"experiments": experiments, "confirm": confirm}
@@ -66,6 +68,7 @@ def run(
         if rows:  # what was measured before the run was made says something, and stops nothing
             read.optimizer.tell_many(rows)
         campaign = Campaign.create(store, called, read.optimizer, config=settings, source=read.source, who=who)
+        trust(store, settings.plant)
         _go(campaign, plant, who, as_json=as_json, waits=not no_wait, db=db or read.database)
     finally:
         store.close()
@@ -87,6 +90,9 @@ def resume(
     ] = False,
     experiments: Experiments = None,
     confirm: Confirm = None,
+    trust_plant: Annotated[
+        bool, typer.Option("--trust-plant", help="Run the program that the record names, though you did not give it here.")
+    ] = False,
     no_wait: NoWait = False,
     who: Who = "",
     as_json: Json = False,
@@ -102,9 +108,11 @@ def resume(
 
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
-    with opened(run, db) as (_, campaign), driving(campaign):
+    with opened(run, db) as (store, campaign), driving(campaign):
         _follow_file(campaign, run, who)
-        plant = _plant(campaign.ledger.config.plant)
+        spec = campaign.ledger.config.plant
+        _agree(store, campaign, spec, trust_plant or run.endswith(".toml"), asks=at_terminal() and not as_json)
+        plant = _plant(spec)
         if not _settle(campaign, retry, abandon, who, asks=at_terminal() and not as_json):
             _choices(campaign, place(run, db), as_json)
             raise typer.Exit(Code.PERSON)
@@ -139,6 +147,43 @@ def _follow_file(campaign: Campaign, run: str, who: str) -> None:
         campaign.configure(who=who, plant={**plant, **kept})
 
 
+def _agree(store: Store, campaign: Campaign, spec: dict[str, Any], given: bool, *, asks: bool) -> None:
+    """Run no program that only the record names: whoever may write to the database could have put it there."""
+    from safebo.cli.terminal import Terminal
+    from safebo.exceptions import UntrustedPlantError
+    from safebo.runs.trust import described, trust, trusted
+
+    if given or trusted(store, spec):
+        trust(store, spec)
+        return
+    shown = "\n".join(f"  {line}" for line in described(spec))
+    text = f"The plant of run {campaign.name!r} is a program that you have not run on this computer yet"
+    if asks:
+        terminal = Terminal(campaign, asks=True, waits=False, bar=False)
+        terminal.err.print(
+            f"\n{text}. By the record it is from {json.dumps(_author(campaign))}:\n{shown}", style="bold", markup=False
+        )
+        if terminal.ask("Run it? [y/N]: ") in ("y", "yes"):
+            trust(store, spec)
+            return
+        raise UntrustedPlantError("Nothing was run.")
+    raise UntrustedPlantError(
+        f"{text}, and nobody is here to ask:\n{shown}\nSee that it is yours, then `safebo resume {campaign.name} --trust-plant`."
+    )
+
+
+def _author(campaign: Campaign) -> str:
+    """Who gave the run its plant, by the record; anybody can sign with any name."""
+    from safebo.runs.trust import described
+
+    who, known = "", None
+    for event in campaign.events():
+        plant = event.body.get("changes", event.body.get("config", {})).get("plant")
+        if plant is not None and (found := described(plant)) != known:
+            who, known = event.who, found
+    return who
+
+
 def _plant(spec: dict[str, Any]) -> Any:
     """The plant of a run, or None where a person or a client runs the experiments."""
     from safebo.runs.plant_spec import make_plant
@@ -150,6 +195,7 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     """Run experiments until something ends it, and leave with its exit code."""
     from safebo.cli.terminal import Person, Terminal, at_terminal
     from safebo.runs.operate import End, interruptible, operate
+    from safebo.runs.plants import stop_outcome
     from safebo.runs.starts import next_start
 
     spec = campaign.ledger.config.plant
@@ -168,15 +214,19 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     try:
         with interruptible(terminal.say), terminal:
             result = operate(campaign, driven, terminal, who=who, **options)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        said = f"Interrupted. {stop_outcome(interrupt) if plant is not None else ''}".strip()
+        if not as_json:  # before the database is asked
+            console(stderr=True).print(said, style="bold", markup=False)
         left = campaign.ledger.pending
         out = (
             ""
             if left is None or not left.out
-            else f" Trial {left.trial.id} was handed out: `safebo resume` asks what became of it."
+            else f"Trial {left.trial.id} was handed out: `safebo resume` asks what became of it."
         )
-        said = "Interrupted." if plant is None else "Interrupted; the plant was stopped."
-        _finish(campaign, Code.INTERRUPTED, "interrupted", f"{said}{out}", 0, as_json)
+        if not as_json and not out:
+            raise typer.Exit(Code.INTERRUPTED) from None
+        _finish(campaign, Code.INTERRUPTED, "interrupted", f"{said} {out}".strip() if as_json else out, 0, as_json)
     finally:
         if driven is not None:
             with contextlib.suppress(Exception):

@@ -57,8 +57,9 @@ def warnings_of(read: Config) -> list[str]:
     """Warnings with their lines, and what else deserves a second look."""
     from safebo.runs import describe
 
-    noted = [f"line {line}: {text}" for line, text in read.warnings]
-    return [*noted, *describe.cautions(read.optimizer.state.settings, read.run)]
+    noted = {text: f"line {line}: {text}" for line, text in read.warnings}
+    cautions = describe.cautions(read.optimizer.state.settings, read.run)
+    return [noted.get(text, text) for text in dict.fromkeys([*noted, *cautions])]
 
 
 def document(read: Config) -> dict[str, Any]:

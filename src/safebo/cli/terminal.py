@@ -184,6 +184,8 @@ def read_line(over: Callable[[], bool]) -> str | None:
 class Person:
     """A plant that is a person: reads what to set, runs the experiment, enters the measurement."""
 
+    has_stop = False  # the person has to
+
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
 

@@ -5,8 +5,11 @@ about six times faster with the inlined polynomial. Accuracy: 2e-7 relative in s
 summed in double precision per row), 3e-16 in double precision (everything that meets an inverse).
 
 Determinism: parallel loops run over scenarios, chunks of points or grid lines, each computed by one thread in a fixed order, so
-results do not depend on the number of threads. Compiled code is cached on disk; the first use on a machine compiles.
-Kernels run without Python's global lock: other threads, such as a server's, go on meanwhile.
+results do not depend on the number of threads. No compiler may choose an order or a rounding: sums over a tile are written out
+in lanes, multiplications and additions are fused where `_fma32` and `_fma64` say so, and nowhere else. With flags that leave it
+to the compiler, the process that compiled had other bits than those that loaded the same code later: code that is loaded was
+optimised once more than what the compiling process executes. Compiled code is cached on disk; the first use on a machine
+compiles. Kernels run without Python's global lock: other threads, such as a server's, go on meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -23,12 +26,14 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from safebo.compute import FloatArray, Indices, SingleArray, variance_floor
 
 _TILE = 32  # centres per inner loop of the pairwise sums: two AVX-512 registers, and few pairs counted twice on the diagonal
+_LANES = 8  # partial sums of a tile: one AVX-512 register of float64
 _LINES = 64  # grid lines per task of the distance transform
 _SHORT = 16  # points per line up to which the distance transform compares all pairs
 _TASKS = 64  # of the transform of short lines
@@ -59,6 +64,97 @@ def _scale_f64(typingctx, value, exponent):  # type: ignore[no-untyped-def]
     return types.float64(types.float64, types.float64), codegen
 
 
+def _fused(kind: Any) -> Any:
+    """a * b + c, rounded once if the processor can, as all since 2013; rounding twice else, since in software it takes 50 ns."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        triple, _, features = context.codegen().magic_tuple()
+        if "+fma" in features.split(",") or not triple.startswith(("x86", "i686")):
+            return builder.fma(*args)
+        return builder.fadd(builder.fmul(args[0], args[1]), args[2])
+
+    return kind(kind, kind, kind), codegen
+
+
+@intrinsic
+def _fma32(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    """a * b + c in float32."""
+    return _fused(types.float32)
+
+
+@intrinsic
+def _fma64(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    """a * b + c in float64."""
+    return _fused(types.float64)
+
+
+def _on_stack(kind: Any, size: int) -> Any:
+    """Room for `size` numbers on the stack: no array can overlap it, which loops over it need to be vectorised."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        room = cgutils.alloca_once(builder, context.get_value_type(kind), size=size)
+        room.align = 64
+        return room
+
+    return types.CPointer(kind)(), codegen
+
+
+@intrinsic
+def _lanes32(typingctx):  # type: ignore[no-untyped-def]
+    """Room for one number per centre of a tile."""
+    return _on_stack(types.float32, _TILE)
+
+
+@intrinsic
+def _lanes64(typingctx):  # type: ignore[no-untyped-def]
+    """The same in float64."""
+    return _on_stack(types.float64, _TILE)
+
+
+def _folded(builder: Any, products: Any, kind: Any) -> Any:
+    """(p_i + p_i+16) + (p_i+8 + p_i+24) of a tile for i < 8, as a vector: compilers make worse code of a loop."""
+    vector = ir.VectorType(kind, _LANES)
+    parts = []
+    for place in range(0, _TILE, _LANES):
+        at = builder.gep(products, [ir.Constant(ir.IntType(32), place)])
+        parts.append(builder.load(builder.bitcast(at, vector.as_pointer()), align=32))
+    return builder.fadd(builder.fadd(parts[0], parts[2]), builder.fadd(parts[1], parts[3]))
+
+
+@intrinsic
+def _add_lanes(typingctx, products, factor, sums):  # type: ignore[no-untyped-def]
+    """Adds `factor` (a power of two) times the folded float32 products of a tile to the eight float64 `sums`."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        wide = ir.VectorType(ir.DoubleType(), _LANES)
+        folded = builder.fpext(_folded(builder, args[0], ir.FloatType()), wide)
+        one = builder.insert_element(ir.Constant(wide, ir.Undefined), args[1], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+        scaled = builder.fmul(folded, builder.shuffle_vector(one, ir.Constant(wide, ir.Undefined), zeros))
+        place = builder.bitcast(args[2], wide.as_pointer())
+        builder.store(builder.fadd(scaled, builder.load(place, align=32)), place, align=32)
+        return context.get_dummy_value()
+
+    return types.void(types.CPointer(types.float32), types.float64, types.CPointer(types.float64)), codegen
+
+
+@intrinsic
+def _tile_sum(typingctx, products):  # type: ignore[no-untyped-def]
+    """The sum of the float64 products of a tile."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        vector, size = _folded(builder, args[0], ir.DoubleType()), _LANES
+        while size > 1:
+            size //= 2
+            order = ir.VectorType(ir.IntType(32), size)
+            low, high = ir.Constant(order, list(range(size))), ir.Constant(order, list(range(size, 2 * size)))
+            other = ir.Constant(vector.type, ir.Undefined)
+            vector = builder.fadd(builder.shuffle_vector(vector, other, low), builder.shuffle_vector(vector, other, high))
+        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+    return types.float64(types.CPointer(types.float64)), codegen
+
+
 _f = np.float32
 _LOG2E32, _THIRD32, _HALF32, _ONE32 = _f(1.4426950408889634), _f(1.0 / 3.0), _f(0.5), _f(1.0)
 _MAX32 = _f(80.0)  # e^-80 times a weight is still a normal number; denormal ones are slow
@@ -67,7 +163,8 @@ _P0, _P1, _P2 = _f(1.0000000716552193), _f(0.6931469670632637), _f(0.24022119721
 _P3, _P4, _P5 = _f(0.05550713274651294), _f(0.009675541479840913), _f(0.0013276472028233442)
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
 
-_fast = numba.njit(inline="always", fastmath=True, cache=True, error_model="numpy")
+_OPTIONS = {"cache": True, "error_model": "numpy"}
+_inlined = numba.njit(inline="always", **_OPTIONS)
 
 
 class _Kernel:
@@ -75,45 +172,42 @@ class _Kernel:
 
     Handing a task to numba's threads takes a tenth of a millisecond, also if there is only one of them, and the caller naps
     meanwhile. In one dimension that is more than most tasks take. Each version is compiled when it is first needed; both give the
-    same bits as long as sums may not be reordered (no `fastmath` but "contract").
+    same bits, since nothing is left to the compiler (see the module).
     """
 
-    def __init__(self, function: Any, **options: Any):
+    def __init__(self, function: Any):
         alone = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_alone")
         alone.__qualname__ = alone.__name__  # numba caches by this name: the versions must not share a file
-        common = {"nogil": True, "cache": True, "error_model": "numpy", **options}
-        self.many, self.alone = numba.njit(parallel=True, **common)(function), numba.njit(**common)(alone)
+        self.many = numba.njit(parallel=True, nogil=True, **_OPTIONS)(function)
+        self.alone = numba.njit(nogil=True, **_OPTIONS)(alone)
 
     def __call__(self, tasks: int, *arguments: object) -> None:
         """Run with these arguments; `tasks` is the number of iterations of the parallel loop."""
         (self.alone if tasks <= 1 or numba.config.NUMBA_NUM_THREADS == 1 else self.many)(*arguments)
 
 
-def _threaded(**options: Any) -> Callable[[Any], _Kernel]:
-    return lambda function: _Kernel(function, **options)
-
-
-@_fast
+@_inlined
 def _exp_neg32(c):  # type: ignore[no-untyped-def]
     """exp(-c) for c >= 0 in float32."""
-    y = min(c, _MAX32) * -_LOG2E32
+    y = (c if c < _MAX32 else _MAX32) * -_LOG2E32
     n = np.floor(y + _HALF32)
     f = y - n
-    return _scale_f32(_P0 + f * (_P1 + f * (_P2 + f * (_P3 + f * (_P4 + f * _P5)))), n)
+    p = _fma32(f, _fma32(f, _fma32(f, _P5, _P4), _P3), _P2)
+    return _scale_f32(_fma32(f, _fma32(f, p, _P1), _P0), n)
 
 
-@numba.njit(inline="always", fastmath={"contract"}, cache=True, error_model="numpy")
+@_inlined
 def _exp_neg64(c):  # type: ignore[no-untyped-def]
     """exp(-c) for c >= 0 in float64: 1 + f + f^2 q(f), q interpolates at Chebyshev nodes (error 2e-17), two-part ln 2."""
-    c = min(c, 700.0)
-    n = np.floor(-c * _LOG2E + 0.5)
-    f = (-c - n * _LN2_HIGH) - n * _LN2_LOW
-    q = 2.7620075879983367e-07 + f * 2.5100375832561234e-08
-    q = 2.4801521322368692e-05 + f * (2.7557268480310024e-06 + f * q)
-    q = 0.0013888888917196719 + f * (0.00019841269863040545 + f * q)
-    q = 0.041666666666624164 + f * (0.008333333333330065 + f * q)
-    q = 0.5000000000000001 + f * (0.16666666666666669 + f * q)
-    return _scale_f64(1.0 + f * (1.0 + f * q), n)
+    c = c if c < 700.0 else 700.0
+    n = np.floor(_fma64(-c, _LOG2E, 0.5))
+    f = _fma64(-n, _LN2_LOW, _fma64(-n, _LN2_HIGH, -c))
+    q = _fma64(f, 2.5100375832561234e-08, 2.7620075879983367e-07)
+    q = _fma64(f, _fma64(f, q, 2.7557268480310024e-06), 2.4801521322368692e-05)
+    q = _fma64(f, _fma64(f, q, 0.00019841269863040545), 0.0013888888917196719)
+    q = _fma64(f, _fma64(f, q, 0.008333333333330065), 0.041666666666624164)
+    q = _fma64(f, _fma64(f, q, 0.16666666666666669), 0.5000000000000001)
+    return _scale_f64(_fma64(f, _fma64(f, q, 1.0), 1.0), n)
 
 
 # -- scenarios -----------------------------------------------------------------------------------------------------------
@@ -123,7 +217,7 @@ def _exp_neg64(c):  # type: ignore[no-untyped-def]
 # tuple too, has the length of the kernel's polynomial (1, 2, 3 for Matern 1/2, 3/2, 5/2; 0 for RBF): code for each kernel.
 
 
-@_fast
+@_inlined
 def _correlation32(d, terms):  # type: ignore[no-untyped-def]
     """kappa of a squared distance in units of the lengthscale (Matern: times 2 nu)."""
     if len(terms) == 0:
@@ -133,10 +227,10 @@ def _correlation32(d, terms):  # type: ignore[no-untyped-def]
         return _exp_neg32(r)
     if len(terms) == 2:
         return (_ONE32 + r) * _exp_neg32(r)
-    return (_ONE32 + r * (_ONE32 + r * _THIRD32)) * _exp_neg32(r)
+    return _fma32(r, _fma32(r, _THIRD32, _ONE32), _ONE32) * _exp_neg32(r)
 
 
-@_fast
+@_inlined
 def _correlation64(d, terms):  # type: ignore[no-untyped-def]
     """The same in double precision."""
     if len(terms) == 0:
@@ -146,29 +240,28 @@ def _correlation64(d, terms):  # type: ignore[no-untyped-def]
         return _exp_neg64(r)
     if len(terms) == 2:
         return (1.0 + r) * _exp_neg64(r)
-    return (1.0 + r * (1.0 + r * (1.0 / 3.0))) * _exp_neg64(r)
+    return _fma64(r, _fma64(r, 1.0 / 3.0, 1.0), 1.0) * _exp_neg64(r)
 
 
-@_fast
-def _weighted_tile(z, a, block, first, second, w1, w2, axes, terms):  # type: ignore[no-untyped-def]
-    """sum_j a_j (w1 kappa(|first - z_j|) + w2 kappa(|second - z_j|)) over one tile of centres; z (n, tiles, 32), a (tiles, 32).
+@_inlined
+def _weighted_tile(z, a, block, first, second, w1, w2, axes, terms, factor, products, sums):  # type: ignore[no-untyped-def]
+    """Adds factor sum_j a_j (w1 kappa(|first - z_j|) + w2 kappa(|second - z_j|)) over a tile of centres to the lanes of `sums`.
 
-    Two centres at a time use every loaded coordinate twice; constant trip counts leave no remainder loop.
+    z (n, tiles, 32), a (tiles, 32). Two centres at a time use every loaded coordinate twice; constant trip counts leave no
+    remainder loop.
     """
-    total = _f(0.0)
     for j in range(_TILE):
         d1, d2 = _f(0.0), _f(0.0)
         for axis in range(len(axes)):
             coordinate = z[axis, block, j]
             e1, e2 = coordinate - first[axis], coordinate - second[axis]
-            d1 += e1 * e1
-            d2 += e2 * e2
+            d1, d2 = _fma32(e1, e1, d1), _fma32(e2, e2, d2)
         k1, k2 = _correlation32(d1, terms), _correlation32(d2, terms)
-        total += a[block, j] * (w1 * k1 + w2 * k2)
-    return total
+        products[j] = a[block, j] * _fma32(w1, k1, w2 * k2)
+    _add_lanes(products, factor, sums)
 
 
-@numba.njit(fastmath=True, cache=True, error_model="numpy")
+@numba.njit(**_OPTIONS)
 def _pairs(z, a, inner, axes, terms):  # type: ignore[no-untyped-def]
     """a' kappa(Z, Z) a for one function, pairs without any of the first `inner` centres left out.
 
@@ -177,10 +270,12 @@ def _pairs(z, a, inner, axes, terms):  # type: ignore[no-untyped-def]
     """
     tiles = a.shape[0]
     first, second = np.empty(len(axes), np.float32), np.empty(len(axes), np.float32)
+    products, sums = _lanes32(), _lanes64()
+    for j in range(_TILE):
+        sums[j] = 0.0
     own = a.copy()
     for j in range(inner, tiles * _TILE):
         own[j // _TILE, j % _TILE] *= _f(2.0)
-    total = 0.0
     for block in range(tiles):
         place = block * _TILE
         if place >= inner:
@@ -192,16 +287,17 @@ def _pairs(z, a, inner, axes, terms):  # type: ignore[no-untyped-def]
                 continue
             for axis in range(len(axes)):
                 first[axis], second[axis] = z[axis, block, i], z[axis, block, i + 1]
-            total += np.float64(_weighted_tile(z, own, block, first, second, w1, w2, axes, terms))
+            _weighted_tile(z, own, block, first, second, w1, w2, axes, terms, 1.0, products, sums)
             for other in range(block + 1, tiles):
-                total += 2.0 * np.float64(_weighted_tile(z, a, other, first, second, w1, w2, axes, terms))
-    return total
+                _weighted_tile(z, a, other, first, second, w1, w2, axes, terms, 2.0, products, sums)
+    return _tile_sum(sums)
 
 
-@numba.njit(fastmath=True, cache=True, error_model="numpy")
+@numba.njit(**_OPTIONS)
 def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
     """kappa(X, Z) a in double precision: the head coefficients multiply its error by the condition number of K + sigma^2 I."""
     tile, weight = np.empty((len(axes), _TILE)), np.empty(_TILE)
+    products = _lanes64()
     for block in range(a.shape[0]):
         for axis in range(len(axes)):
             for j in range(_TILE):
@@ -210,18 +306,17 @@ def _values(x, z, a, axes, terms, result):  # type: ignore[no-untyped-def]
             weight[j] = np.float64(a[block, j])
         for k in range(x.shape[0]):
             at = x[k]
-            value = 0.0
             for j in range(_TILE):
                 squared = 0.0
                 for axis in range(len(axes)):
                     difference = tile[axis, j] - at[axis]
-                    squared += difference * difference
-                value += weight[j] * _correlation64(squared, terms)
-            result[k] += value
+                    squared = _fma64(difference, difference, squared)
+                products[j] = weight[j] * _correlation64(squared, terms)
+            result[k] += _tile_sum(products)
 
 
-# Not `_threaded`: with sums that may be reordered a version for one thread rounds differently.
-@numba.njit(parallel=True, nogil=True, fastmath=True, cache=True, error_model="numpy")
+# Not `_Kernel`: it takes longest to compile, and its tasks take longer than handing them over.
+@numba.njit(parallel=True, nogil=True, **_OPTIONS)
 def _scenarios(x, z, a, inner, factor, axes, terms, quad, sums):  # type: ignore[no-untyped-def]
     """z (m, n, size) times factor and a (m, size), padded with weight 0 to whole tiles that stay in the L1 cache."""
     size = a.shape[1]
@@ -241,7 +336,7 @@ def _scenarios(x, z, a, inner, factor, axes, terms, quad, sums):  # type: ignore
         quad[s] = _pairs(tiled, tiled_weights, inner[s], axes, terms)
 
 
-@_threaded(fastmath={"contract"})
+@_Kernel
 def _markov(x, order, z, a, factor, c1, c2, quad, sums):  # type: ignore[no-untyped-def]
     """One dimension, half-integer Matern: carry the sums of a e^-h, a h e^-h, a h^2 e^-h from one event to the next.
 
@@ -271,27 +366,27 @@ def _markov(x, order, z, a, factor, c1, c2, quad, sums):  # type: ignore[no-unty
         k, kk = 0, count - 1
         for e in range(total):
             h, d, w = step[e], decay[e], weight[e]
-            p2, p1, p0 = d * (p2 + h * (2.0 * p1 + h * p0)), d * (p1 + h * p0), d * p0
-            value = p0 + c1 * p1 + c2 * p2
-            diagonal += w * w
-            off += w * value
+            p2, p1, p0 = d * _fma64(h, _fma64(h, p0, 2.0 * p1), p2), d * _fma64(h, p0, p1), d * p0
+            value = _fma64(c2, p2, _fma64(c1, p1, p0))
+            diagonal = _fma64(w, w, diagonal)
+            off = _fma64(w, value, off)
             if k < count and sample[k] == e:
                 left[k] = value
                 k += 1
             p0 += w
             b = total - 1 - e
             if kk >= 0 and sample[kk] == b:
-                right[kk] = q0 + c1 * q1 + c2 * q2
+                right[kk] = _fma64(c2, q2, _fma64(c1, q1, q0))
                 kk -= 1
             q0 += weight[b]
             h, d = step[b], decay[b]
-            q2, q1, q0 = d * (q2 + h * (2.0 * q1 + h * q0)), d * (q1 + h * q0), d * q0
+            q2, q1, q0 = d * _fma64(h, _fma64(h, q0, 2.0 * q1), q2), d * _fma64(h, q0, q1), d * q0
         quad[s] = diagonal + 2.0 * off
         for k in range(count):
             sums[order[k], s] = left[k] + right[k]
 
 
-@_threaded(fastmath={"contract"})
+@_Kernel
 def _solve(chol, rhs):  # type: ignore[no-untyped-def]
     """Forward and backward substitution in place for rhs (t, m); a task is a block of columns."""
     size, m = rhs.shape
@@ -301,18 +396,18 @@ def _solve(chol, rhs):  # type: ignore[no-untyped-def]
         for r in range(size):
             row = rhs[r, first:last]
             for j in range(r):
-                factor, other = chol[r, j], rhs[j, first:last]
+                factor, other = -chol[r, j], rhs[j, first:last]
                 for g in range(last - first):
-                    row[g] -= factor * other[g]
+                    row[g] = _fma64(factor, other[g], row[g])
             inverse = 1.0 / chol[r, r]
             for g in range(last - first):
                 row[g] *= inverse
         for r in range(size - 1, -1, -1):
             row = rhs[r, first:last]
             for j in range(r + 1, size):
-                factor, other = chol[j, r], rhs[j, first:last]
+                factor, other = -chol[j, r], rhs[j, first:last]
                 for g in range(last - first):
-                    row[g] -= factor * other[g]
+                    row[g] = _fma64(factor, other[g], row[g])
             inverse = 1.0 / chol[r, r]
             for g in range(last - first):
                 row[g] *= inverse
@@ -321,7 +416,7 @@ def _solve(chol, rhs):  # type: ignore[no-untyped-def]
 # -- posterior on many points --------------------------------------------------------------------------------------------
 
 
-@numba.njit(fastmath={"contract"}, cache=True, error_model="numpy")
+@numba.njit(**_OPTIONS)
 def _kernel_row(points, at, rbf, c1, c2, scale, row):  # type: ignore[no-untyped-def]
     """k(at, points) for one sample and one chunk of points (n, width)."""
     n, width = points.shape
@@ -331,17 +426,17 @@ def _kernel_row(points, at, rbf, c1, c2, scale, row):  # type: ignore[no-untyped
         origin, column = at[axis], points[axis]
         for g in range(width):
             difference = column[g] - origin
-            row[g] += difference * difference
+            row[g] = _fma64(difference, difference, row[g])
     if rbf:
         for g in range(width):
             row[g] = scale * _exp_neg64(0.5 * row[g])
     else:
         for g in range(width):
             c = np.sqrt(row[g])
-            row[g] = scale * (1.0 + c * (c1 + c * c2)) * _exp_neg64(c)
+            row[g] = scale * _fma64(c, _fma64(c, c2, c1), 1.0) * _exp_neg64(c)
 
 
-@numba.njit(fastmath={"contract"}, cache=True, error_model="numpy")
+@numba.njit(**_OPTIONS)
 def _advance_chunk(  # type: ignore[no-untyped-def]
     points, x, chol, white, betas, start, rbf, c1, c2, scale, basis, mean, variance, lower, upper, floor
 ):
@@ -351,24 +446,24 @@ def _advance_chunk(  # type: ignore[no-untyped-def]
     for r in range(start, x.shape[0]):
         _kernel_row(points, x[r], rbf, c1, c2, scale, row)
         for j in range(r):
-            factor, older = chol[r, j], basis[j]
+            factor, older = -chol[r, j], basis[j]
             for g in range(width):
-                row[g] -= factor * older[g]
+                row[g] = _fma64(factor, older[g], row[g])
         inverse, target, new = 1.0 / chol[r, r], white[r], basis[r]
         for g in range(width):
             value = row[g] * inverse
             new[g] = value
-            mean[g] += value * target
-            variance[g] -= value * value
+            mean[g] = _fma64(value, target, mean[g])
+            variance[g] = _fma64(-value, value, variance[g])
         beta, smallest = betas[r], floor * (r + 2)
         if beta >= 0.0:
             for g in range(width):
-                half = beta * np.sqrt(max(variance[g], smallest))
-                lower[g] = max(lower[g], mean[g] - half)
-                upper[g] = min(upper[g], mean[g] + half)
+                sd = np.sqrt(max(variance[g], smallest))
+                lower[g] = max(lower[g], _fma64(-beta, sd, mean[g]))
+                upper[g] = min(upper[g], _fma64(beta, sd, mean[g]))
 
 
-@_threaded(fastmath={"contract"})
+@_Kernel
 def _advance(  # type: ignore[no-untyped-def]
     points, factor, x, chol, white, betas, start, rbf, c1, c2, scale, basis, keep, mean, variance, lower, upper, floor, chunk
 ):
@@ -384,7 +479,7 @@ def _advance(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@numba.njit(fastmath={"contract"}, cache=True, error_model="numpy")
+@numba.njit(**_OPTIONS)
 def _moments(rotated, squares, target, weight, scale, mu, var):  # type: ignore[no-untyped-def]
     """Mean and variance of one regulariser on one chunk, from U'k(X, points) and its squares; two rows per pass."""
     count, width = rotated.shape
@@ -394,18 +489,18 @@ def _moments(rotated, squares, target, weight, scale, mu, var):  # type: ignore[
         t0, t1, w0, w1 = target[j], target[j + 1], weight[j], weight[j + 1]
         v0, v1, s0, s1 = rotated[j], rotated[j + 1], squares[j], squares[j + 1]
         for g in range(width):
-            mu[g] += t0 * v0[g] + t1 * v1[g]
+            mu[g] = _fma64(t1, v1[g], _fma64(t0, v0[g], mu[g]))
         for g in range(width):
-            var[g] -= w0 * s0[g] + w1 * s1[g]
+            var[g] = _fma64(-w1, s1[g], _fma64(-w0, s0[g], var[g]))
     if count % 2:
         t, w, value, square = target[count - 1], weight[count - 1], rotated[count - 1], squares[count - 1]
         for g in range(width):
-            mu[g] += t * value[g]
+            mu[g] = _fma64(t, value[g], mu[g])
         for g in range(width):
-            var[g] -= w * square[g]
+            var[g] = _fma64(-w, square[g], var[g])
 
 
-@_threaded(fastmath={"contract"})
+@_Kernel
 def _intersect(  # type: ignore[no-untyped-def]
     points, factor, x, vectors, weights, targets, factors, rbf, c1, c2, scale, floor, chunk, lower, upper, mean, variance
 ):
@@ -423,7 +518,7 @@ def _intersect(  # type: ignore[no-untyped-def]
             for j in range(count):
                 entry, sums = vectors[i, j], rotated[j]
                 for g in range(width):
-                    sums[g] += entry * row[g]
+                    sums[g] = _fma64(entry, row[g], sums[g])
         for j in range(count):
             for g in range(width):
                 squares[j, g] = rotated[j, g] * rotated[j, g]
@@ -431,9 +526,9 @@ def _intersect(  # type: ignore[no-untyped-def]
             _moments(rotated, squares, targets[p], weights[p], scale, mu, var)
             width_in_sd = factors[p]
             for g in range(width):
-                half = width_in_sd * np.sqrt(max(var[g], floor))
-                low[g] = max(low[g], mu[g] - half)
-                high[g] = min(high[g], mu[g] + half)
+                sd = np.sqrt(max(var[g], floor))
+                low[g] = max(low[g], _fma64(-width_in_sd, sd, mu[g]))
+                high[g] = min(high[g], _fma64(width_in_sd, sd, mu[g]))
         _moments(rotated, squares, targets[bands], weights[bands], scale, mu, var)
         for g in range(width):
             mean[g0 + g], variance[g0 + g] = mu[g], max(var[g], 0.0)
@@ -442,7 +537,7 @@ def _intersect(  # type: ignore[no-untyped-def]
 # -- distance transform --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(**_OPTIONS)
 def _envelope_line(values, spacing, out, apex, start):  # type: ignore[no-untyped-def]
     """Lower envelope of the parabolas values[p] + ((q - p) spacing)^2 along one line, in O(length)."""
     length, last = values.shape[0], -1
@@ -476,7 +571,7 @@ def _envelope_line(values, spacing, out, apex, start):  # type: ignore[no-untype
         out[q] = offset * offset + values[apex[k]]
 
 
-@_threaded()
+@_Kernel
 def _short_axis(values, spacing, tasks):  # type: ignore[no-untyped-def]
     """The same as `_envelope_axis` by comparing all pairs: for short lines, many of which are handled at once."""
     before, length, after = values.shape
@@ -496,7 +591,7 @@ def _short_axis(values, spacing, tasks):  # type: ignore[no-untyped-def]
                         out[k] = min(out[k], squared + line[k])
 
 
-@_threaded()
+@_Kernel
 def _envelope_axis(values, spacing):  # type: ignore[no-untyped-def]
     """Transform values (before, length, after) along the middle axis, in place; a task is a block of neighbouring lines."""
     before, length, after = values.shape

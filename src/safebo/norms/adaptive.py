@@ -23,14 +23,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.compute import SingleArray, backend
-from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, check_floor, check_served, count, even_points, positive, probability
+from safebo.kernels import RBF, StationaryKernel
+from safebo.norms.base import (
+    NormFloor,
+    NormQuery,
+    check_floor,
+    check_served,
+    count,
+    even_points,
+    positive,
+    probability,
+    resolve,
+    with_floor,
+)
+from safebo.norms.conditioned import PosteriorScenario
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import RandomFunctions, discards, select, through_data
 
@@ -46,7 +59,12 @@ _PER_AXIS = {1: 16, 2: 9, 3: 5}  # nodes that tell the restricted norm of the ou
 
 @dataclass(frozen=True)
 class AdaptiveScenario:
-    """Algorithm 3 with the scale of the random functions learned from all data, and centres around the sub-domain."""
+    """Algorithm 3 with the scale of the random functions learned from all data, and centres around the sub-domain.
+
+    floor: "auto" (default) is `PosteriorScenario` in 2-D and 3-D, and in 1-D with RBF kernels, elsewhere None; an optimizer
+    writes it out. There the two together were measured (docs/guarantees.md): the larger bound holds if either family contains
+    the function. Its gamma and kappa are no larger than those given here.
+    """
 
     m: int = 600
     gamma: float = 0.02
@@ -56,7 +74,7 @@ class AdaptiveScenario:
     median: float = 0.7
     spread: float = 0.8
     padding: float = 1.0
-    floor: NormFloor | None = None
+    floor: NormFloor | Literal["auto"] | None = "auto"
     discards: int = field(init=False, compare=False, repr=False)
 
     revises = True  # new data may raise the bound: no minimum with the previous one
@@ -69,16 +87,34 @@ class AdaptiveScenario:
         for name in ("alpha_bar", "median", "spread", "padding"):
             object.__setattr__(self, name, positive(getattr(self, name), f"AdaptiveScenario.{name}"))
         object.__setattr__(self, "discards", discards(self.m, self.gamma, self.kappa))
-        check_floor(self.floor, "AdaptiveScenario.floor")
+        if not (isinstance(self.floor, str) and self.floor == "auto"):
+            check_floor(self.floor, "AdaptiveScenario.floor")
 
     def estimate(self, query: NormQuery) -> float:
         """The bound for one sub-domain."""
-        floor = 0.0 if self.floor is None else float(self.floor.estimate(query))
+        below = self.floor_for(query.kernel, len(query.lower))
+        floor = 0.0 if below is None else float(below.estimate(query))
         return select(np.sort(self.norms(query)), self.discards, floor)
+
+    def floor_for(self, kernel: StationaryKernel, dim: int) -> NormFloor | None:
+        """The floor with this kernel in this many dimensions."""
+        if not isinstance(self.floor, str):
+            return self.floor
+        if not (dim > 1 or isinstance(kernel, RBF)) or not PosteriorScenario.serves(kernel, dim):
+            return None
+        usual = PosteriorScenario()
+        gamma, kappa = min(usual.gamma, self.gamma), min(usual.kappa, self.kappa)
+        smallest = math.ceil(math.log(kappa) / math.log1p(-gamma)) + 1  # Theorem 1
+        return PosteriorScenario(max(usual.m, smallest), gamma, kappa)
+
+    def resolved(self, kernel: StationaryKernel, dim: int) -> AdaptiveScenario:
+        """The same with its floor written out."""
+        result: AdaptiveScenario = with_floor(self, resolve(self.floor_for(kernel, dim), kernel, dim))
+        return result
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
         """A floor may refuse kernels or dimensions that this estimator serves."""
-        check_served(self.floor, kernel, dim)
+        check_served(self.floor_for(kernel, dim), kernel, dim)
 
     def norms(self, query: NormQuery) -> FloatArray:
         """||rho_j||_c of m functions through the samples of the sub-domain, (m,), in the order they were drawn."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,11 +72,22 @@ def check_served(estimator: object, kernel: StationaryKernel, dim: int) -> None:
         check(kernel, dim)
 
 
+def resolve(estimator: Any, kernel: StationaryKernel, dim: int) -> Any:
+    """The estimator or floor with what follows the kernel and the dimension written out; most have nothing that does."""
+    resolved = getattr(estimator, "resolved", None)
+    return resolved(kernel, dim) if callable(resolved) else estimator
+
+
+def with_floor(estimator: Any, floor: object) -> Any:
+    """The estimator with this floor; itself where it has it already."""
+    return estimator if floor is estimator.floor else replace(estimator, floor=floor)
+
+
 class NormEstimator(Protocol):
     """An upper bound on the norm: with confidence 1 - kappa, B >= ||f|| with probability 1 - gamma.
 
     An estimator that is not made for every kernel and dimension may have a method `check(kernel, dim)` that raises: it is called
-    before a run starts.
+    before a run starts. One with a part that follows them may have `resolved(kernel, dim)`: what it returns is stored and used.
     """
 
     @property

@@ -42,7 +42,7 @@ from scipy.linalg import cholesky, eigh, solve_triangular
 
 from safebo.exceptions import InvalidValueError
 from safebo.kernels import RBF, Matern, StationaryKernel, convolved
-from safebo.norms.base import NormFloor, NormQuery, check_floor, check_served, count, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_floor, check_served, count, positive, probability, resolve, with_floor
 from safebo.norms.scales import LOG_SCALES, scale_cdf
 from safebo.norms.scenario import discards, select
 
@@ -91,6 +91,11 @@ class PosteriorScenario:
         """The bound for one sub-domain."""
         floor = 0.0 if self.floor is None else float(self.floor.estimate(query))
         return select(np.sort(self.norms(query)), self.discards, floor)
+
+    def resolved(self, kernel: StationaryKernel, dim: int) -> PosteriorScenario:
+        """A floor may follow the kernel and the dimension."""
+        result: PosteriorScenario = with_floor(self, resolve(self.floor, kernel, dim))
+        return result
 
     def check(self, kernel: StationaryKernel, dim: int) -> None:
         """Refuse more dimensions, which nodes cannot resolve, and kernels whose convolution with themselves is not known."""

@@ -25,7 +25,7 @@ from scipy.special import bdtr
 from safebo.compute import SingleArray, backend
 from safebo.exceptions import InfeasibleScenarioError, InvalidValueError
 from safebo.kernels import StationaryKernel
-from safebo.norms.base import NormFloor, NormQuery, check_floor, check_served, count, positive, probability
+from safebo.norms.base import NormFloor, NormQuery, check_floor, check_served, count, positive, probability, resolve, with_floor
 from safebo.posterior import Posterior
 
 FloatArray = NDArray[np.float64]
@@ -216,6 +216,11 @@ class Scenario:
     def check(self, kernel: StationaryKernel, dim: int) -> None:
         """A floor may refuse kernels or dimensions that this estimator serves."""
         check_served(self.floor, kernel, dim)
+
+    def resolved(self, kernel: StationaryKernel, dim: int) -> Scenario:
+        """A floor may follow the kernel and the dimension."""
+        result: Scenario = with_floor(self, resolve(self.floor, kernel, dim))
+        return result
 
     def estimate(self, query: NormQuery) -> float:
         """B_t of Alg. 3 before the minimum with B_{t-1}."""

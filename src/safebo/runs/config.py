@@ -37,7 +37,12 @@ NORMS: dict[str, type] = {
     "fixed": Fixed,
     "hoeffding": Hoeffding,
 }
-FLOORS: dict[str, type] = {"lstm": LSTMNorm, "posterior": PosteriorScenario}
+FLOORS: dict[str, Callable[[], object]] = {
+    "auto": lambda: "auto",
+    "lstm": LSTMNorm,
+    "none": lambda: None,
+    "posterior": PosteriorScenario,
+}
 BOUNDS: dict[str, type] = {"martingale": MartingaleMixture, "abbasi-yadkori": AbbasiYadkori, "paper": Paper}
 CUBES: dict[str, type] = {"doubling": DoublingCubes, "local": LocalCubes, "hull": SampleHull}
 KERNELS: dict[str, type] = {"matern": Matern, "rbf": RBF}

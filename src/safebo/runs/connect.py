@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,12 @@ from safebo.runs.schema import META
 
 WAIT = 30.0
 """Seconds to wait for another process that writes."""
+
+SILENCE = 5.0
+"""Seconds without a byte from a server that has only to say that it is there."""
+
+READING = 10.0
+"""Seconds without a byte from a server that looks something up."""
 
 EXAMPLE = 'A database is a file such as "safebo.db" or a URL such as postgresql://user@host/name'
 
@@ -76,7 +84,7 @@ def _sqlite(given: Path, create: bool, read_only: bool) -> Database:
         made = sqlite3.connect(uri, uri=True, timeout=WAIT, isolation_level=None, check_same_thread=False)
         try:
             if not read_only:
-                made.execute("PRAGMA journal_mode=WAL")
+                _log_ahead(made)
             made.execute("PRAGMA synchronous=FULL")  # every commit is synced: nothing told is lost in a power cut
             made.execute("PRAGMA foreign_keys=ON")
         except BaseException:
@@ -87,6 +95,19 @@ def _sqlite(given: Path, create: bool, read_only: bool) -> Database:
     engine = sa.create_engine("sqlite://", creator=connection, poolclass=sa.pool.QueuePool, pool_size=5, max_overflow=60)
     listening.listen(engine, "begin", _begin)
     return Database(engine, str(given), path)
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Writers that do not hinder readers. SQLite does not wait here where several processes make a file at the same moment."""
+    deadline = time.monotonic() + WAIT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def _file(given: Path, create: bool, read_only: bool) -> Path:
@@ -126,7 +147,7 @@ def _refuse_foreign(path: Path, given: Path) -> None:
     try:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeError):
         return
     if names and META not in names:
         raise StorageError(FOREIGN.format(str(given)))
@@ -138,7 +159,7 @@ def _reading_mode(path: Path) -> str:
     try:
         with contextlib.closing(sqlite3.connect(path.as_uri() + plain, uri=True, timeout=WAIT)) as connection:
             connection.execute("SELECT 1 FROM sqlite_master").fetchall()
-    except sqlite3.OperationalError:
+    except (sqlite3.OperationalError, UnicodeError):
         if not Path(f"{path}-wal").exists():  # nobody writes it, and all of it is in the file
             return f"{plain}&immutable=1"
     return plain
@@ -163,7 +184,15 @@ def _postgresql(url: sa.URL, read_only: bool) -> Database:
         "default_transaction_read_only": "on" if read_only else "off",
     }
     options = " ".join([given if isinstance(given, str) else " ".join(given), *(f"-c {k}={v}" for k, v in settings.items())])
-    arguments: dict[str, Any] = {"options": options.strip(), "connect_timeout": 10, "client_encoding": "utf8"}
+    usual = {  # a line that is cut without a farewell: the system notices it as well
+        "connect_timeout": SILENCE,
+        "keepalives_idle": SILENCE,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": READING * 1000,
+    }
+    arguments: dict[str, Any] = {"options": options.strip(), "client_encoding": "utf8"}
+    arguments |= {name: int(value) for name, value in usual.items() if name not in url.query}
     try:
         engine = sa.create_engine(
             url.set(drivername="postgresql+psycopg"),
@@ -176,4 +205,48 @@ def _postgresql(url: sa.URL, read_only: bool) -> Database:
         raise MissingExtraError(f"PostgreSQL needs a driver ({error}): {how_to_install('postgres')}.") from None
     except (exc.SQLAlchemyError, ValueError) as error:
         raise InvalidValueError(f"The URL {where!r:.200} cannot be used: {' '.join(str(error).split())}") from None
+    listening.listen(engine, "do_connect", _impatient)
     return Database(engine, where)
+
+
+def _impatient(dialect: sa.Dialect, record: object, arguments: list[Any], options: dict[str, Any]) -> Any:
+    """A connection that gives up when nothing is heard of the server: a cable may be pulled, or a firewall forget the line."""
+    import psycopg
+
+    class Connection(psycopg.Connection[Any]):
+        patience = SILENCE
+
+        def wait(self, gen: Generator[Any, Any, Any], *others: Any, **named: Any) -> Any:
+            return super().wait(self._heard(gen), *others, **named)
+
+        def _heard(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+            last = time.monotonic()
+            try:
+                state = next(gen)
+                while True:
+                    ready = yield state
+                    if ready:
+                        last = time.monotonic()
+                    elif time.monotonic() - last > self.patience:
+                        self.pgconn.finish()  # closes it: what the server does meanwhile is unknown
+                        raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
+                    state = gen.send(ready)
+            except StopIteration as end:
+                return end.value
+
+    return Connection.connect(*arguments, **options)
+
+
+@contextlib.contextmanager
+def patience(connection: sa.Connection, seconds: float) -> Iterator[None]:
+    """How long the body waits for a silent server."""
+    raw: Any = connection.connection.dbapi_connection
+    before = getattr(raw, "patience", None)
+    if before is None:
+        yield
+        return
+    raw.patience = seconds
+    try:
+        yield
+    finally:
+        raw.patience = before

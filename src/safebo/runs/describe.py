@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from safebo.bounds import MartingaleMixture, Paper
-from safebo.domain import Cube, DoublingCubes, GlobalDomain, LocalCubes, default_cubes
-from safebo.kernels import RBF
-from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, NormEstimator, PosteriorScenario, Scenario, default_norm
+from safebo import notices
+from safebo.domain import Cube, default_cubes
+from safebo.exceptions import SafeboWarning
+from safebo.norms import AdaptiveScenario, Fixed, Hoeffding, PosteriorScenario, Scenario, default_norm
 from safebo.optimizer import SafeOptimizer
 from safebo.outputs import OBJECTIVE, Output, guarantee
 from safebo.runs.plant_spec import KINDS
 from safebo.runs.presence import missing_parts
 from safebo.state import Settings
-
-COARSE = 0.006
-"""Lengthscales between the points of the finest grid beyond which first steps may be missed (0.008 ended 6 of 40 runs in 3-D)."""
 
 
 def with_unit(text: str, unit: str | None) -> str:
@@ -89,7 +87,7 @@ def kernel_text(output: Output, names: Iterable[str]) -> str:
 
 def _norm(output: Output) -> str:
     norm = output.norm
-    if _both(output.norm):
+    if notices.covers_both(output.norm):
         return (
             "f is a draw from random functions, or from a Gaussian process in the kernel's space, with a scale that is learned "
             "from the data (adaptive, not below posterior)"
@@ -128,7 +126,9 @@ def differences(settings: Settings) -> list[Difference]:
     first = settings.outputs[0]
     given = guarantee(settings.outputs)
     common: dict[str, Any] = {"noise": first.noise, "seed": settings.seed, "screening": settings.screening}
-    usual = SafeOptimizer(settings.domain, 0.0, kernel=_short(first), **common).state.settings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SafeboWarning)  # they are not about these settings
+        usual = SafeOptimizer(settings.domain, 0.0, kernel=first.kernel, **common).state.settings
     found = []
     for output in settings.outputs:
         prefix = "" if output.name == OBJECTIVE else f"{output.name}: "
@@ -140,7 +140,7 @@ def differences(settings: Settings) -> list[Difference]:
     delta = sum(share[1] for share in given.shares.values())
     if abs(delta - usual.outputs[0].delta) > 1e-12:
         found.append(Difference("delta", f"{delta:g}", f"{usual.outputs[0].delta:g}"))
-    if settings.locality != default_cubes(_shortest(settings), settings.domain.dim):
+    if settings.locality != default_cubes(notices.shortest(settings), settings.domain.dim):
         found.append(Difference("cubes", _show(settings.locality), "auto"))
     for name in (f.name for f in fields(Settings) if f.name not in ("domain", "outputs", "locality", "seed")):
         mine, default = getattr(settings, name), None if name == "screening" else getattr(usual, name)
@@ -153,75 +153,15 @@ def differences(settings: Settings) -> list[Difference]:
     return found
 
 
-def _short(output: Output) -> Any:
-    """The output's kernel, or None where its lengthscales would draw a warning that was given already."""
-    scale = output.kernel.lengthscale
-    return output.kernel if max(scale if isinstance(scale, tuple) else (scale,)) <= 1.0 else None
-
-
 def _show(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def cautions(settings: Settings, run: Mapping[str, Any], *, begun: bool = False) -> list[str]:
     """What deserves a second look before anything moves; `run` are the fields of `RunConfig`; begun: it has measurements."""
-    found = []
+    found = [caution.text for caution in notices.cautions(settings)]
     plant = run.get("plant", {})
     kind = plant.get("type", "manual")
-    spacing = _finest(settings)
-    if spacing > COARSE:
-        found.append(
-            f"The finest grid has {spacing:.2g} lengthscales between its points; the first steps may be missed (NO_CANDIDATES). "
-            f"Use smaller cubes, such as cubes = {{ type = 'doubling', n = 9, smallest = {_shortest(settings) / 64.0:.2g} }}, or "
-            "more points_per_axis."
-        )
-    for output in settings.outputs:
-        alone = isinstance(output.norm, AdaptiveScenario) and not _both(output.norm)
-        if alone and isinstance(output.kernel, RBF) and not isinstance(settings.locality, GlobalDomain):
-            found.append(
-                f"With the RBF kernel of {output.name!r} this norm bound was too small for a third of the certificates that "
-                "were looked at, by up to 40 %: use a Matern kernel, or, with up to three parameters, the default norm."
-            )
-        elif (
-            alone and _both(default_norm(output.kernel, settings.domain.dim)) and not isinstance(settings.locality, GlobalDomain)
-        ):
-            found.append(
-                f"The norm bound of {output.name!r} has no floor = 'posterior': with two or three parameters some bound was too "
-                "small in a third of the runs that were looked at, with the floor in 4 %. Leave norm out, or write the floor."
-            )
-        if isinstance(output.norm, PosteriorScenario) and settings.domain.dim == 3 and 4.0 * _shortest(settings) < 1.0:
-            found.append(
-                "norm = 'posterior' alone is too small for sub-domains of many lengthscales with three parameters, the whole "
-                f"domain among them (by 20 % at ten lengthscales): leave out the norm of {output.name!r}, or use it as a floor."
-            )
-        if output.min_width < output.noise:
-            found.append(
-                f"min_width {output.min_width:g} of {output.name!r} is below its noise {output.noise:g}: points would be "
-                "repeated many times before they count as known."
-            )
-        for limit in (output.lower_limit, output.upper_limit):
-            if limit is not None and abs(limit) > 10.0 * math.sqrt(output.kernel.outputscale):
-                found.append(
-                    f"The limit {limit:g} of {output.name!r} is far from values of order 1: subtract an offset and divide by the "
-                    "typical variation."
-                )
-        if (
-            isinstance(output.norm, Scenario)
-            and isinstance(output.bound, MartingaleMixture)
-            and not isinstance(settings.locality, GlobalDomain)
-        ):
-            found.append(
-                f"{output.name!r} combines the paper's norm bound in local cubes with the tightest confidence bound, which has "
-                "no slack for a norm that is too small: use norm = 'adaptive', or bound = 'paper'."
-            )
-        if isinstance(output.bound, Paper):
-            found.append(f"{output.name!r} uses the confidence bound as printed in the paper, which no theorem covers.")
-    if not settings.falsify:
-        found.append("falsify is off: norm bounds that the data refute are kept.")
-    if settings.safe_set != "confidence":
-        found.append(
-            f"safe_set = {settings.safe_set!r} is more sensitive to a norm that is a little too small than 'confidence'."
-        )
     if not plant.get("start") and not begun:
         found.append("There is no [start]: import or tell at least one safe measurement before the first experiment.")
     if not begun:
@@ -231,28 +171,6 @@ def cautions(settings: Settings, run: Mapping[str, Any], *, begun: bool = False)
     if kind in ("python", "command") and "stop" not in plant:
         found.append(f"The {kind} plant has no stop: a hang or a crash cannot be made harmless from here.")
     return list(dict.fromkeys(found))
-
-
-def _both(norm: NormEstimator) -> bool:
-    """Whether the norm is not below what all samples together say."""
-    return isinstance(norm, AdaptiveScenario) and isinstance(norm.floor, PosteriorScenario)
-
-
-def _shortest(settings: Settings) -> float:
-    """The shortest lengthscale of all outputs."""
-    return min(float(output.kernel.lengthscales(settings.domain.dim).min()) for output in settings.outputs)
-
-
-def _finest(settings: Settings) -> float:
-    """Distance of neighbouring grid points in the smallest sub-domain, in lengthscales of a limit, worst axis."""
-    locality, dim = settings.locality, settings.domain.dim
-    edge = 1.0
-    if isinstance(locality, (DoublingCubes, LocalCubes)) and locality.n > 0:
-        edge = min(locality.smallest if isinstance(locality, DoublingCubes) else locality.delta, 1.0)
-    widths = [edge / (points - 1) for points in settings.shape]
-    return max(
-        float(max(w / s for w, s in zip(widths, o.kernel.lengthscales(dim), strict=True))) for o in settings.outputs if o.is_limit
-    )
 
 
 def plant_text(plant: Mapping[str, Any]) -> str:

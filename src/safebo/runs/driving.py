@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from safebo.exceptions import DrivenError, SafeboError, StorageError
+from safebo.runs.connect import SILENCE
 from safebo.runs.schema import leases
 from safebo.runs.storage import Store, now
 
@@ -167,7 +168,7 @@ def _advice(held: _Held) -> str:
 def _renew(store: Store, run: int, token: str) -> bool:
     """Whether the run is still ours."""
     mine = sa.and_(leases.c.run == run, leases.c.holder == token)
-    with store._writing() as connection:
+    with store._writing(patience=SILENCE) as connection:
         return connection.execute(sa.update(leases).where(mine).values(expires=_clock(store) + LEASE)).rowcount == 1
 
 
@@ -176,7 +177,7 @@ def give_up(store: Store, run: int, token: str) -> None:
 
     def once() -> None:
         mine = sa.and_(leases.c.run == run, leases.c.holder == token)
-        with store._writing() as connection:
+        with store._writing(patience=SILENCE) as connection:
             connection.execute(sa.update(leases).where(mine).values(holder="", expires=0.0))
 
     def patiently() -> None:

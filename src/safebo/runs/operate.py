@@ -26,8 +26,6 @@ from safebo.exceptions import (
     NeverConnectedError,
     NoInitialSampleError,
     OvertakenError,
-    PlantError,
-    SafeboError,
     StopReason,
     StorageError,
     UnsafeInitialSampleError,
@@ -36,7 +34,7 @@ from safebo.runs.campaign import Campaign
 from safebo.runs.driving import driving
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.measurement import Measurement, measurement
-from safebo.runs.plants import Plant, agreed, stop_after
+from safebo.runs.plants import STOPPED, Plant, agreed, described, stop_after, stop_now
 from safebo.runs.starts import approve_start, next_start, retry_start, send_start
 
 POLL = 0.5
@@ -83,6 +81,10 @@ class Step:
         return "start" if self.pending is None else self.pending.trial.id
 
 
+class _Outdated(Exception):
+    """Something was told between handing out a trial and sending it: it is not sent."""
+
+
 class Watcher(Protocol):
     """Whoever follows a runner, and gives or refuses consent: the terminal, a test."""
 
@@ -114,9 +116,9 @@ def operate(
     with driving(campaign):
         try:
             return runner.loop()
-        except (KeyboardInterrupt, SystemExit):  # between two experiments as well: a plant may hold its last state
+        except (KeyboardInterrupt, SystemExit) as interrupt:  # between two experiments as well: a plant may hold its last state
             if plant is not None:
-                plant.emergency_stop()
+                stop_after(interrupt, plant)
             raise
         except (StorageError, DriveLostError) as error:
             if plant is not None:
@@ -133,6 +135,7 @@ class _Runner:
     retries: int
     retry_wait: float
     done: int = 0
+    sent: bool = False  # whether the plant was used
 
     def loop(self) -> Result:
         while True:
@@ -150,7 +153,10 @@ class _Runner:
     def turn(self) -> Result | None:
         """One experiment, or a reason to end."""
         ledger = self.campaign.ledger
-        ended = self.halted(ledger) or self.unfinished(ledger)
+        ended = self.halted(ledger)
+        if ended is not None and ended.end is End.STOPPED and self.plant is not None and self.sent:
+            return Result(ended.end, f"{ended.text} {stop_now(self.plant)}")  # it may hold its last state
+        ended = ended or self.unfinished(ledger)
         if ended is not None:
             return ended
         start = next_start(ledger)
@@ -223,22 +229,28 @@ class _Runner:
         if self.plant is None:
             return Result(End.PENDING, f"{step.name} is handed out: {step.params}. Tell its measurement.")
         self.watcher.say(f"experiment {step.name} is running")
+        failure: Exception | None = None
+        self.sent, known = True, ""
         with watching(self.campaign, self.plant) as stopped:
             try:
                 result = self.measure(self.plant, step)
-            except ExperimentAborted as error:
-                if isinstance(error.__cause__, NeverConnectedError):
-                    return self.not_sent(step, error)
-                if self.campaign.driving_lost:
-                    raise self.lost(step, None) from error
-                return self.aborted(step, f"stopped by {stopped[0]}. {error.reason}" if stopped else error.reason, bool(stopped))
+            except (ExperimentAborted, _Outdated) as error:
+                failure = error
             except Exception as error:  # of a plant without a watchdog
-                self.plant.emergency_stop()
-                if self.campaign.driving_lost:
-                    raise self.lost(step, None) from error
-                return self.aborted(step, f"{type(error).__name__}: {error}")
+                failure, known = error, stop_now(self.plant)
+        if isinstance(failure, ExperimentAborted) and isinstance(failure.__cause__, NeverConnectedError):
+            self.sent = False
+            return self.not_sent(step, failure)
+        if isinstance(failure, _Outdated) and not stopped:
+            self.campaign.retry(step.name, who=self.who)
+            self.watcher.say(f"{step.name} was not run: something was told while the plant was being reset")
+            return None
         if self.campaign.driving_lost:
-            raise self.lost(step, result)
+            said = stopped[1] if stopped else known or stop_now(self.plant)
+            raise self.lost(step, None if failure else result, said) from failure
+        if failure is not None:
+            reason = failure.reason if isinstance(failure, ExperimentAborted) else f"{described(failure)}. {known}"
+            return self.aborted(step, f"stopped by {stopped[0]}. {reason}" if stopped else reason, bool(stopped))
         if stopped:  # it may have been cut short: its measurement says nothing
             return self.aborted(step, f"stopped by {stopped[0]} during the experiment", True)
         return self.store(step, result)
@@ -247,8 +259,12 @@ class _Runner:
         for attempt in range(self.retries + 1):
             try:
                 plant.reset()
-                if self.campaign.ledger.halted is not None:  # nothing is sent after a stop
-                    raise ExperimentAborted("The run was paused or stopped while the plant was being reset. Nothing was run.")
+                ledger = self.campaign.ledger
+                if ledger.halted is not None:  # nothing is sent after a stop
+                    said = f" {stop_now(plant)}" if ledger.status == "stopped" else ""
+                    raise ExperimentAborted(
+                        f"The run was {ledger.status} while the plant was being reset. Nothing was run.{said}"
+                    )
                 break
             except ExperimentAborted as error:
                 if not isinstance(error.__cause__, NeverConnectedError) or attempt == self.retries:
@@ -258,16 +274,19 @@ class _Runner:
                 if self.campaign.ledger.halted is not None:
                     raise
         names = [output.name for output in self.campaign.ledger.state.outputs[1:]]
+        pending = self.campaign.ledger.pending
+        if step.pending is not None and pending is not None and pending.stale:
+            raise _Outdated("its certificate is of the past")
         if self.campaign.driving_lost:
             raise ExperimentAborted("This process does not drive the run any more. Nothing was run.")
         return agreed(measurement(plant.run(step.params)), names, plant)
 
-    def lost(self, step: Step, result: Measurement | None) -> DriveLostError:
+    def lost(self, step: Step, result: Measurement | None, said: str) -> DriveLostError:
         """The record is out of reach, or another process has it: what became of the experiment is for a person to say."""
         measured = "" if result is None else f" It measured {result}, which is NOT stored and may have been cut short."
         error = DriveLostError(
-            f"Run {self.campaign.name!r}: {self.campaign.driving_lost}. The plant was stopped during {step.name} with "
-            f"{step.params}.{measured} Look at the run, and say there what became of it."
+            f"Run {self.campaign.name!r}: {self.campaign.driving_lost}. This was during {step.name} with {step.params}. {said}"
+            f"{measured} Look at the run, and say there what became of it."
         )
         error.shown = True
         return error
@@ -284,7 +303,9 @@ class _Runner:
         """Record it and pause the run: a person has to look before anything goes on."""
         if step.pending is not None:
             self.campaign.abort(step.name, reason[:1900], who=self.who)
-        if self.campaign.ledger.halted is None:
+        ledger = self.campaign.ledger
+        stopped = stopped or ledger.status == "stopped"
+        if ledger.halted is None:
             self.campaign.pause(f"{step.name} was aborted: {reason}"[:1900], who=self.who)
         return Result(End.STOPPED if stopped else End.ABORTED, f"{step.name} with {step.params} was aborted: {reason}")
 
@@ -344,46 +365,67 @@ class _Runner:
 
 @contextmanager
 def watching(campaign: Campaign, plant: Plant) -> Iterator[list[str]]:
-    """Stop the plant as soon as another process stops the run, or this one has lost it; yields a list with by whom and why."""
-    stopped: list[str] = []
-    over, once = threading.Event(), threading.Lock()
+    """Stop the plant as soon as another process stops the run, or this one no longer drives it.
 
-    def stop(why: str) -> None:
-        with once:
-            if stopped:
-                return
-            stopped.append(why)
-            try:
-                plant.emergency_stop()
-            except PlantError as error:
-                stopped[0] += f"; {error}"
+    The list that it yields afterwards holds by whom and why, and what is known of the stop; it is empty if there was none. A
+    database that does not answer delays nobody: who watches may be left behind, and then stops nothing any more.
+    """
+    stopped: list[str] = []
+    over, acted, deciding = threading.Event(), threading.Event(), threading.Lock()
+
+    def stop(by: str, why: str) -> bool:
+        with deciding:
+            if over.is_set() or stopped:
+                return False
+            stopped.extend([by, ""])
+        said = stop_now(plant)
+        stopped[:] = [by + ending(why, said), said]
+        acted.set()
+        return True
 
     def watch() -> None:
         while not over.wait(POLL):
             try:
                 ledger = campaign.ledger
-                if ledger.status != "stopped":
-                    continue
-                event = next((e for e in reversed(campaign.events(max(ledger.seq - 50, 0))) if e.kind == "stopped"), None)
-            except (SafeboError, OSError):
+            except Exception:
                 continue  # the database does not answer: look again
-            who = event.who if event is not None else "somebody"
-            return stop(f"{who}{f' ({ledger.reason})' if ledger.reason else ''}")
+            if ledger.status == "stopped":
+                why = f" ({ledger.reason})" if ledger.reason else ""
+                if stop("somebody", why):
+                    stopped[0] = stopper(campaign, ledger) + ending(why, stopped[1])
+                return
 
     def count() -> None:  # in a thread of its own: the other one may wait for an answer that never comes
         while not over.wait(POLL):
             if lost := campaign.driving_lost:
-                return stop(lost)
+                stop(lost, "")
+                return
 
-    threads = [threading.Thread(target=target, daemon=True) for target in (watch, count)]
+    def ending(why: str, said: str) -> str:
+        return why if said == STOPPED else f"{why}; {said}"
+
+    threads = [threading.Thread(target=target, name="watching", daemon=True) for target in (watch, count)]
     for thread in threads:
         thread.start()
     try:
         yield stopped
     finally:
-        over.set()
+        with deciding:
+            over.set()
         for thread in threads:
-            thread.join(10.0 * POLL)
+            thread.join(POLL)
+        while stopped and not acted.wait(POLL):  # until the stop has succeeded or failed
+            pass
+        if stopped:
+            threads[0].join(10.0 * POLL)
+
+
+def stopper(campaign: Campaign, ledger: Ledger) -> str:
+    """Who stopped a run."""
+    try:
+        return next(e.who for e in reversed(campaign.events(max(ledger.seq - 50, 0))) if e.kind == "stopped")
+    except Exception:  # the database does not answer, or the event is not among the last ones
+        return "somebody"
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def make_plant(spec: Mapping[str, Any]) -> Watchdog:
     plant = _python(checked) if kind == "python" else _remote(checked)
     margin = 0.0 if kind == "python" else MARGIN
     reset_timeout = checked.get("reset_timeout", checked["timeout"])
-    stop_timeout = checked.get("stop_timeout", 5.0) if kind == "python" else 2.0 * checked.get("stop_timeout", GRACE) + MARGIN
+    stop_timeout = checked.get("stop_timeout", 5.0) if kind == "python" else 3.0 * checked.get("stop_timeout", GRACE) + MARGIN
     return Watchdog(plant, timeout=checked["timeout"] + margin, reset_timeout=reset_timeout + margin, stop_timeout=stop_timeout)
 
 

@@ -1,8 +1,9 @@
 """Plants: whatever runs an experiment and returns a measurement.
 
 A plant has four methods. `reset` brings it to the state that experiments start from, `run(params)` performs one experiment,
-`emergency_stop` makes it harmless at once and may be called at any time, from another thread too, and more than once; `close`
-ends the work with it. What `run` returns is the objective, or {"objective": .., "constraints": {name: value}}.
+`emergency_stop` makes it harmless at once and may be called at any time, from another thread too, and more than once; it raises
+if that is not certain. `close` ends the work with it. What `run` returns is the objective, or {"objective": ..,
+"constraints": {name: value}}. A plant that cannot be stopped says so by `has_stop = False`: then nobody says that it was.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = ["CallablePlant", "Measurement", "Plant", "SocketPlant", "SubprocessPl
 
 Answer = float | Mapping[str, Any] | Measurement
 """What `run` may return."""
+
+STOPPED, NO_STOP = "The plant was stopped.", "The plant has no emergency stop: see to it that it is safe."
 
 
 @runtime_checkable
@@ -60,6 +63,7 @@ class CallablePlant:
             if not callable(part):
                 raise InvalidValueError(f"{name} must be callable, got {part!r}.")
         self._measure, self._reset, self._stop, self._close = measure, reset, emergency_stop, close
+        self.has_stop = emergency_stop is not _nothing
 
     def reset(self) -> None:
         """Call the given function."""
@@ -96,6 +100,7 @@ class Watchdog:
         self.plant = plant
         self.timeout, self.stop_timeout = seconds_of(timeout, "timeout"), seconds_of(stop_timeout, "stop_timeout")
         self.reset_timeout = self.timeout if reset_timeout is None else seconds_of(reset_timeout, "reset_timeout")
+        self.has_stop = bool(getattr(plant, "has_stop", True))
         self._busy: threading.Thread | None = None
         self._ready = False
         self._stops = 0  # a stop during a reset outlasts it
@@ -114,8 +119,8 @@ class Watchdog:
         self._ready = True
         if self._stops != stops:
             self._ready = False
-            failed = self._stop()  # the reset may have switched it on again after the stop
-            raise ExperimentAborted(f"The plant was stopped while it was being reset. {failed or 'It was stopped once more.'}")
+            said = stop_now(self.plant, self._stop)  # the reset may have switched it on again after the stop
+            raise ExperimentAborted(f"A stop came while the plant was being reset, so it was repeated afterwards. {said}")
 
     def run(self, params: Mapping[str, float], /) -> Measurement:
         """One experiment, or `ExperimentAborted`."""
@@ -129,9 +134,7 @@ class Watchdog:
         """Stop the plant, in at most `stop_timeout` seconds."""
         self._stops += 1
         self._ready = False
-        failed = self._stop()
-        if failed:
-            raise PlantError(failed)
+        self._stop()
 
     def close(self) -> None:
         """Close the plant."""
@@ -154,18 +157,19 @@ class Watchdog:
         cause = failure[0] if failure else None
         why = f"{name} hung: no answer within {seconds:g} s" if cause is None else f"{name} failed: {described(cause)}"
         self._ready = False
-        stopped = "" if isinstance(cause, NeverConnectedError) else f" {self._stop() or 'The plant was stopped.'}"
+        stopped = "" if isinstance(cause, NeverConnectedError) else f" {stop_now(self.plant, self._stop)}"
         raise ExperimentAborted(f"{why}.{stopped}" + (f" Parameters: {params}." if params else ""), params) from cause
 
-    def _stop(self) -> str:
-        """Stop the plant; empty, or what went wrong with that."""
+    def _stop(self) -> None:
+        """Stop the plant; PlantError if that fails or takes too long."""
         failure: list[BaseException] = []
         thread = _thread(self.plant.emergency_stop, [], failure)
         thread.start()
         thread.join(self.stop_timeout)
         if thread.is_alive():
-            return f"THE EMERGENCY STOP HUNG as well ({self.stop_timeout:g} s): switch the rig off by hand."
-        return stop_failure(failure[0]) if failure else ""
+            raise PlantError(f"THE EMERGENCY STOP HUNG as well ({self.stop_timeout:g} s): switch the rig off by hand.")
+        if failure:
+            raise PlantError(stop_failure(failure[0])) from failure[0]
 
 
 def agreed(result: Measurement, names: Iterable[str], plant: Plant) -> Measurement:
@@ -173,17 +177,22 @@ def agreed(result: Measurement, names: Iterable[str], plant: Plant) -> Measureme
     wanted, found = set(names), set(result.constraints)
     if wanted == found:
         return result
-    stopped = "The plant was stopped."
-    try:
-        plant.emergency_stop()
-    except Exception as error:
-        stopped = stop_failure(error)
+    stopped = stop_now(plant)
     differences = (("lacks", sorted(wanted - found)), ("has unknown", sorted(found - wanted)))
     what = " and ".join(f"{verb} {which}" for verb, which in differences if which)
     raise ExperimentAborted(
         f"The plant's answer {what}: it answered objective {result.objective:g}, limits {result.constraints}. {stopped} Correct "
         "the plant or the names of the limits."
     )
+
+
+def stop_now(plant: Plant, stop: Callable[[], object] | None = None) -> str:
+    """Stop a plant, or do what `stop` does instead, and say in a sentence what is known of it."""
+    try:
+        (stop or plant.emergency_stop)()
+    except Exception as error:
+        return stop_failure(error)
+    return STOPPED if getattr(plant, "has_stop", True) else NO_STOP
 
 
 def stop_failure(error: BaseException) -> str:
@@ -196,15 +205,22 @@ def stop_failure(error: BaseException) -> str:
 
 
 def stop_after(interrupt: BaseException, plant: Plant) -> None:
-    """Stop a plant after an interrupt, which is never replaced: a stop that fails becomes a note on it and a warning, once."""
-    try:
-        plant.emergency_stop()
-    except Exception as error:
-        failed, notes = stop_failure(error), getattr(interrupt, "__notes__", [])
-        if failed not in notes:
-            interrupt.__notes__ = [*notes, failed]  # type: ignore[attr-defined,unused-ignore]
-            with contextlib.suppress(StopFailedWarning):  # where warnings are errors, the note has to do
-                warnings.warn(failed, StopFailedWarning, stacklevel=3)
+    """Stop a plant after an interrupt, which is never replaced: a stop that fails becomes a note on it and a warning, once.
+
+    What is known of the plant is the `stop_outcome` of the interrupt.
+    """
+    said = stop_now(plant)
+    interrupt.stop_outcome = said  # type: ignore[attr-defined]
+    notes = getattr(interrupt, "__notes__", [])
+    if said not in (STOPPED, NO_STOP, *notes):
+        interrupt.__notes__ = [*notes, said]  # type: ignore[attr-defined,unused-ignore]
+        with contextlib.suppress(StopFailedWarning):  # where warnings are errors, the note has to do
+            warnings.warn(said, StopFailedWarning, stacklevel=3)
+
+
+def stop_outcome(interrupt: BaseException) -> str:
+    """What is known of the plant after an interrupt, in a sentence; empty if no stop was tried."""
+    return str(getattr(interrupt, "stop_outcome", ""))
 
 
 def _thread(work: Callable[[], Any], outcome: list[Any], failure: list[BaseException]) -> threading.Thread:

@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from safebo.exceptions import PlantError
 from safebo.runs import keeper
-from safebo.runs.keeper import GRACE
+from safebo.runs.keeper import BREATH, GRACE
 
 STARTED = 30.0
 """Seconds that the start of a program may take, on a computer with other things to do."""
@@ -62,23 +62,25 @@ class _Report:
         threading.Thread(target=self._listen, args=(source,), daemon=True).start()
 
     def _listen(self, source: IO[bytes]) -> None:
-        with source:
+        with source, contextlib.suppress(OSError, ValueError):  # a keeper that is killed leaves half a line
             for line in source:
-                message = json.loads(line)
-                if "over" in message:
-                    left = ", ".join(map(str, message["left"]))
-                    self.orderly, self.left = message["orderly"], f"process {left}" if left else ""
-                    self.over.set()
-                elif "ended" in message:
-                    self.status = message["ended"]
-                    self.ended.set()
-                else:
-                    self.pid, self.failed = message.get("started", 0), message.get("failed", "")
-                    self.started.set()
+                self._take(json.loads(line))
         if not self.over.is_set():
             self.lost, self.failed = True, self.failed or "its keeper has ended"
         for event in (self.started, self.ended, self.over):
             event.set()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "over" in message:
+            left = ", ".join(map(str, message["left"]))
+            self.orderly, self.left = message["orderly"], f"process {left}" if left else ""
+            self.over.set()
+        elif "ended" in message:
+            self.status = message["ended"]
+            self.ended.set()
+        else:
+            self.pid, self.failed = message.get("started", 0), message.get("failed", "")
+            self.started.set()
 
 
 class KeptProgram:
@@ -176,10 +178,11 @@ def succeed(command: Sequence[str], folder: str | None, seconds: float) -> None:
         program = start(command, folder, stdin=subprocess.DEVNULL, stdout=stdout)
     except (OSError, ValueError) as error:
         raise PlantError(f"it cannot be started: {error}") from error
+    status = None
     try:
         status = program.wait(seconds)
     finally:
-        ending = program.end(0.0)
+        ending = program.end(BREATH if status == 0 else 0.0)
     if status is None:
         raise PlantError(f"it did not end within {seconds:g} s")
     if status != 0:

@@ -52,6 +52,8 @@ class LinePlant(ABC):
         self._acts = 0  # how often something was started or sent
         self._stopped_at, self._stop_failed = -1, ""  # acts before the last stop, and what went wrong with it
         self._connected = False  # ever
+        self._opened = threading.Event()  # no line is being opened at this moment
+        self._opened.set()
         self._ending, self._endings = Ending(), 0  # how the last line ended, and how many have
         self._unended: Line | None = None  # a line of which something could not be ended
         self._state, self._dropping, self._stopping = threading.Lock(), threading.Lock(), threading.Lock()
@@ -118,18 +120,21 @@ class LinePlant(ABC):
             )
         stops = self._stops
         self._act()
+        self._opened.clear()
         try:
             line = self.open_line()
+            with self._state:
+                stopped, self._connected, self._line = self._stops != stops, True, line
+            if stopped:
+                self._act()  # it was started after the stop, perhaps
+                self._drop()
         except PlantError as error:
             if self._connected:
                 raise
             raise NeverConnectedError(str(error)) from error
-        with self._state:
-            stopped, self._connected = self._stops != stops, True
-            self._line = line
+        finally:
+            self._opened.set()
         if stopped:
-            self._act()  # it was started after the stop, perhaps
-            self._drop()
             raise PlantError("An emergency stop came while the connection was made. Nothing was sent.")
         return line
 
@@ -259,6 +264,8 @@ class SubprocessPlant(LinePlant):
             self._run_stop_program()
         finally:
             self._drop()
+        if not self._opened.wait(GRACE):  # whoever starts it ends it again at once
+            raise PlantError("The rig's program is only being started: the stop is not confirmed. Switch the rig off by hand.")
         if self._survivors():
             raise PlantError(f"{self._survivors()} of the rig's program could not be ended. Switch the rig off by hand.")
         if self._ending.orderly:

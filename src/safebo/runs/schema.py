@@ -15,6 +15,9 @@ LONGEST_NAME = 200
 
 META = "safebo_meta"
 
+OF_EVENTS = "safebo_requests_of_events"
+"""Index of the requests by their events."""
+
 tables = sa.MetaData()
 meta = sa.Table(META, tables, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text, nullable=False))
 runs = sa.Table(
@@ -97,7 +100,7 @@ def _third(connection: sa.Connection) -> None:
         "ALTER TABLE safebo_runs ADD COLUMN earlier VARCHAR(64) NOT NULL DEFAULT ''",
         "ALTER TABLE safebo_runs ADD COLUMN head INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE safebo_runs ADD COLUMN seal VARCHAR(64) NOT NULL DEFAULT ''",
-        "CREATE INDEX safebo_requests_of_events ON safebo_requests (run, seq)",
+        f"CREATE INDEX {OF_EVENTS} ON safebo_requests (run, seq)",
         "CREATE TABLE safebo_leases (run INTEGER NOT NULL PRIMARY KEY REFERENCES safebo_runs (id), fence INTEGER NOT NULL, "
         "holder VARCHAR(64) NOT NULL, who TEXT NOT NULL, expires DOUBLE PRECISION NOT NULL)",
     )

@@ -34,8 +34,9 @@ from safebo.exceptions import (
     StorageError,
     UnknownRunError,
 )
+from safebo.nesting import loads
 from safebo.runs import connect
-from safebo.runs.schema import LONGEST_NAME, MIGRATIONS, NOBODY, SCHEMA, seal_of_requests
+from safebo.runs.schema import LONGEST_NAME, MIGRATIONS, NOBODY, OF_EVENTS, SCHEMA, seal_of_requests
 from safebo.runs.schema import events as _events
 from safebo.runs.schema import leases as _leases
 from safebo.runs.schema import meta as _meta
@@ -127,6 +128,11 @@ class Store:
         """The kind of database: "sqlite" or "postgresql"."""
         return self._engine.dialect.name
 
+    @property
+    def identity(self) -> str:
+        """Names the database, however it was written down."""
+        return self.where if self._file is None else str(self._file[0])
+
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
@@ -177,10 +183,10 @@ class Store:
         of_runs = sa.select(_runs.c.id, _runs.c.name).outerjoin_from(_runs, _leases)
         orphans = sa.select(_leases.c.run, _runs.c.name).outerjoin_from(_leases, _runs).where(_runs.c.id.is_(None))
         with self._reading() as connection:
-            found = sorted(connection.execute(sa.union_all(of_runs, orphans)).all(), key=lambda row: row.id)
-        if any(not isinstance(row.name, str) for row in found):
+            found = connection.execute(sa.union_all(of_runs, orphans)).all()
+        if not all(isinstance(row.id, int) and isinstance(row.name, str) for row in found):
             raise StorageError(f"The list of runs in {self.where} is damaged: restore a backup.")
-        return [row.name for row in found]
+        return [row.name for row in sorted(found, key=lambda row: row.id)]
 
     def create(self, name: str, events: Sequence[Event]) -> list[Event]:
         """A new run with its first events."""
@@ -188,6 +194,7 @@ class Store:
             raise InvalidValueError(f"A run's name is one line of at most {LONGEST_NAME} characters, got {name!r:.220}.")
         stored: list[Event] = []
         with self._settled(name, stored), self._writing() as connection:
+            _lock_name(connection, name)
             if connection.scalar(sa.select(_runs.c.id).where(_runs.c.name == name)) is not None:
                 raise ConflictError(f"There is a run {name!r} in {self.where} already: resume it, or choose another name.")
             values = {"name": name, "since": 1, "earlier": seal_of_requests(name, 1, ()), "head": 0, "seal": ""}
@@ -260,6 +267,7 @@ class Store:
     def _has(self, name: str, event: Event) -> bool:
         """Whether this very event is stored; waits for a commit under way."""
         with self._writing() as connection:
+            _lock_name(connection, name)
             try:
                 head = self._head(connection, name, lock=True)
             except UnknownRunError:
@@ -276,7 +284,7 @@ class Store:
             served = request if request is not None and seq == head.seq + len(events) else None
             row = {"seq": seq, "kind": event.kind, "at": event.at or at, "who": event.who, "body": body}
             seal = head.sealed(seal, *row.values(), *((served.key, served.fingerprint) if served is not None else (None, None)))
-            stored.append(Event(event.kind, json.loads(body), event.who, event.at or at, seq, seal))
+            stored.append(Event(event.kind, loads(body), event.who, event.at or at, seq, seal))
             connection.execute(sa.insert(_events).values(run=head.run, **row, seal=seal))
             if served is not None:
                 values = {"run": head.run, "key": served.key, "fingerprint": served.fingerprint, "seq": seq}
@@ -317,7 +325,7 @@ class Store:
             digest = head.sealed(digest, row.seq, row.kind, row.at, row.who, row.body, row.key, row.fingerprint)
             if row.seq != seq or row.seal != digest:
                 raise self._damaged(name, seq)
-            result.append(Event(row.kind, json.loads(row.body), row.who, row.at, row.seq, row.seal))
+            result.append(Event(row.kind, loads(row.body), row.who, row.at, row.seq, row.seal))
         if (head.seq, head.seal) != (after + len(result), digest):
             raise StorageError(
                 f"The record of run {name!r} in {self.where} is damaged: it has {after + len(result)} events, and should have "
@@ -329,20 +337,27 @@ class Store:
         return result
 
     def request(self, name: str, key: str) -> Request | None:
-        """The request of this key, if it has been served."""
+        """The request of this key, if it has been served.
+
+        It is looked for among the requests of the events, as `events` checks them: a damaged index of keys would not be noticed.
+        """
+        of_event = sa.and_(_requests.c.run == _events.c.run, _requests.c.seq == _events.c.seq)
+        query = sa.select(_events.c.seq, _requests.c.key, _requests.c.fingerprint).join_from(_events, _requests, of_event)
+        query = query.with_hint(_requests, f"INDEXED BY {OF_EVENTS}", "sqlite")
         with self._reading() as connection:
-            where = sa.and_(_requests.c.run == self._head(connection, name).run, _requests.c.key == key)
-            row = connection.execute(sa.select(_requests.c.fingerprint, _requests.c.seq).where(where)).one_or_none()
-        return None if row is None else Request(key, row.fingerprint, row.seq)
+            rows = connection.execute(query.where(_events.c.run == self._head(connection, name).run)).all()
+        return next((Request(key, row.fingerprint, row.seq) for row in rows if row.key == key), None)
 
     def last(self, name: str) -> int:
         """Number of the last event."""
-        with self._reading() as connection:
-            head = self._head(connection, name)
-            last = connection.scalar(sa.select(sa.func.max(_events.c.seq)).where(_events.c.run == head.run)) or 0
-        if last != head.seq:
-            raise self._damaged(name, last + 1)
-        return int(last)
+        last = sa.select(sa.func.max(_events.c.seq)).where(_events.c.run == _runs.c.id).correlate(_runs).scalar_subquery()
+        with self._reading() as connection:  # one statement, one moment
+            row = connection.execute(sa.select(_runs.c.head, last.label("last")).where(_runs.c.name == name)).one_or_none()
+            if row is None:
+                raise self._unknown(connection, name)
+        if row.last != row.head:
+            raise StorageError(f"The record of run {name!r} in {self.where} is damaged at its end: restore a backup.")
+        return int(row.last)
 
     def check(self) -> None:
         """The database's own check of its file, where it has one; `StorageError` if it is damaged."""
@@ -367,17 +382,23 @@ class Store:
     # -- transactions ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _writing(self, patience: float | None = None) -> Iterator[sa.Connection]:
+        seconds = connect.WAIT + connect.SILENCE if patience is None else patience
         with self._named(), self._own().connect() as connection:
             connection = connection.execution_options(safebo_writes=True)
             self._same_file()
-            with connection.begin():
+            with connect.patience(connection, seconds), connection.begin():
                 yield connection
             self._same_file(written=True)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with self._named(), self._own().connect() as connection, connection.begin():
+        with (
+            self._named(),
+            self._own().connect() as connection,
+            connect.patience(connection, connect.READING),
+            connection.begin(),
+        ):
             self._same_file()
             yield connection
 
@@ -450,6 +471,13 @@ def _version(connection: sa.Connection, where: str) -> int:
     if value is None or not value.isdecimal() or int(value) < 1:
         raise StorageError(f"The version of the tables in {where} cannot be read, found {value!r:.40}: restore a backup.")
     return int(value)
+
+
+def _lock_name(connection: sa.Connection, name: str) -> None:
+    """Wait for whoever is creating a run of this name: before it is stored there is no row that could be waited for."""
+    if connection.dialect.name == "postgresql":
+        key = int.from_bytes(hashlib.sha256(f"create {name}".encode()).digest()[:8], "big", signed=True)
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
 
 def _record(name: str, after: int) -> sa.Select[Any]:

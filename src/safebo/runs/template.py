@@ -65,7 +65,7 @@ kd = 0.3
 # delta = 0.01
 # acquisition = "auto"
 # stride = 0.5
-# norm = {{ type = "adaptive", floor = "posterior", gamma = 0.02, kappa = 0.01 }}
+# norm = {{ type = "adaptive", gamma = 0.02, kappa = 0.01 }}
 
 # -- how an experiment is run ------------------------------------------------------------------------------------------
 

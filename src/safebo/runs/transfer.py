@@ -259,7 +259,7 @@ def _context(text: str | None, where: str) -> dict[str, Any] | None:
         return None
     try:
         return checked_context(json.loads(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{where}: the context must be a JSON object, got {text!r:.100}: {error}") from None
 
 

@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from safebo import notices
 from safebo.optimizer import Best
 from safebo.outputs import guarantee
 from safebo.report import scene
-from safebo.runs import words
+from safebo.runs import RunConfig, describe, words
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.starts import next_start
 from safebo.server.auth import Caller
 from safebo.server.desk import Run
 from safebo.server.reader import History
 from safebo.server.slices import Cut
-from safebo.state import Settings
+from safebo.state import Settings, State
 
 Json = dict[str, Any]
 
@@ -120,6 +121,7 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller, driver: str
         "experiments_wanted": config.experiments,
         "aborted": len(ledger.aborts),
         "violations": list(ledger.violations),
+        "voided": [v.number for v in ledger.voided],
         "doubtful": sorted(ledger.doubtful),
         "confirm": config.confirm,
         "on_violation": config.on_violation,
@@ -130,6 +132,12 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller, driver: str
         "you": caller.name,
         "role": caller.role,
     }  # fmt: skip
+
+
+def cautions(state: State, config: RunConfig) -> list[str]:
+    """What deserves a second look before anything moves: in the settings, and in what was measured before."""
+    told = [caution.text for caution in notices.scale_cautions(state, state.step)]
+    return [*describe.cautions(state.settings, config.entry(), begun=True), *told]
 
 
 def reason(ledger: Ledger) -> str:

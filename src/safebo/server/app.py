@@ -259,7 +259,7 @@ def _reading(office: Office) -> APIRouter:
 
     @router.get("/runs/{name}/samples", response_model=m.Samples)
     async def samples(name: Name, after: Annotated[int, Query(ge=0, le=2**31)] = 0) -> Any:
-        """Measurements after number `after`, and all aborted experiments."""
+        """Measurements after number `after`, and all that were taken back or aborted."""
 
         def work() -> bytes:
             run = desk.run(name)
@@ -395,7 +395,7 @@ def _acting(office: Office) -> APIRouter:
         office.feed.wake(name)
         return found
 
-    @router.post("/runs", response_model=m.RunAnswer, status_code=201)
+    @router.post("/runs", response_model=m.CreatedAnswer, status_code=201)
     async def create(new: m.NewRun, who: Who) -> Any:
         """A new run."""
 
@@ -404,7 +404,8 @@ def _acting(office: Office) -> APIRouter:
             Campaign.create(office.store, new.name, optimizer, config=config, who=who.name)
             run = desk.run(new.name)
             ledger = run.ledger
-            return answers.state(run, ledger, office.changed_at(ledger), who)
+            warned = answers.cautions(optimizer.state, config)
+            return {**answers.state(run, ledger, office.changed_at(ledger), who), "warnings": warned}
 
         return await office.act(work)
 
@@ -487,6 +488,11 @@ def _acting(office: Office) -> APIRouter:
 
         return await decide(name, step)
 
+    @router.post("/runs/{name}/void", response_model=m.DoneAnswer)
+    async def void(name: Name, body: m.Void, who: Who) -> Any:
+        """Take a measurement back, a typing error for example: the run is as if it had not been told."""
+        return await decide(name, lambda gate: gate.void(body.number, body.reason, who=who.name, seen=body.seen))
+
     @router.post("/runs/{name}/stop", response_model=m.DoneAnswer)
     async def stop(name: Name, who: Who, body: m.Because | None = None) -> Any:
         """The stop button: nothing is asked or started any more, and a runner stops its plant."""
@@ -525,6 +531,10 @@ def _errors(app: FastAPI, office: Office) -> None:
 
     @app.exception_handler(HTTPException)
     async def plain(_: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, RecursionError):
+            return problem(422, "The body is nested too deeply: write what lies deeper as text.")
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            return problem(422, "The body is not UTF-8: send JSON in UTF-8.")
         return problem(error.status_code, str(error.detail)[:2000], dict(error.headers or {}))
 
     @app.exception_handler(Exception)

@@ -54,7 +54,8 @@ def answer(desk: Desk, name: str, question: Question) -> bytes:
     chosen = outputs[0] if output is None else output
     if chosen not in outputs:
         raise InvalidValueError(f"Unknown output {chosen!r:.100}: choose one of {outputs}.")
-    return encoded(answers.slice_of(*reader.cut(names, dict(fixed), chosen, points), reader.settings, chosen))
+    found = reader.cut(names, dict(fixed), chosen, points, reader.ledger.trial)
+    return encoded(answers.slice_of(*found, reader.settings, chosen))
 
 
 class Apart:
@@ -173,9 +174,10 @@ class Looking:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
 
-def state_of(ledger: Ledger, question: Question) -> tuple[int | str, ...]:
+def state_of(ledger: Ledger, question: Question) -> tuple[Any, ...]:
     """What the answer depends on."""
     if question[0] == "norms":
         return (ledger.seq,)
-    pending = ledger.trial.id if question[0] == "slice" and ledger.trial is not None else ""  # it is drawn, and refines the mesh
-    return len(ledger.samples), len(ledger.records), len(ledger.aborts), len(getattr(ledger, "voided", ())), pending
+    data = len(ledger.samples), len(ledger.records), len(ledger.aborts), len(ledger.voided)
+    trial = ledger.trial if question[0] == "slice" else None
+    return (*data, trial and trial.id)

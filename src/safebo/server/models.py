@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from safebo.bounds import MartingaleMixture
 from safebo.domain import Box
@@ -18,14 +18,28 @@ from safebo.runs.ledger import RunConfig
 MOST_PARAMETERS, MOST_LIMITS, MOST_INITIAL, MOST_POINTS = 8, 8, 500, 400_000
 """Of a run that is created over HTTP."""
 
+
+def _one_line(text: str) -> str:
+    """Names and units appear on pages and terminals, which obey control characters."""
+    if not text.isprintable():
+        raise ValueError(f"one line without control characters is expected, got {text!r:.100}")
+    return text
+
+
+def _no_control(text: str) -> str:
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        raise ValueError(f"text without control characters is expected, got {text!r:.100}")
+    return text
+
+
 Number = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]
 Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
 Scale = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=1e-6, le=0.5, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Label = Annotated[str, Field(min_length=1, max_length=60)]
-Unit = Annotated[str, Field(max_length=40)]
-Text = Annotated[str, Field(max_length=2000)]
+Label = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_one_line)]
+Unit = Annotated[str, Field(max_length=40), AfterValidator(_one_line)]
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_no_control)]
 Reason = Annotated[str, Field(max_length=1500)]
 TrialId = Annotated[str, Field(min_length=1, max_length=100, description="As `ask` gave it.")]
 Values = Annotated[dict[Label, Number], Field(max_length=MOST_PARAMETERS)]
@@ -71,13 +85,16 @@ class Norm(Model):
     gamma: Probability | None = None
     kappa: Probability | None = None
     alpha_bar: Positive | None = None
-    floor: Literal["posterior"] | None = None
+    floor: Annotated[
+        Literal["auto", "posterior", "none"] | None,
+        Field(description='Of "adaptive", "auto" by default: posterior where the kernel and the number of parameters need it.'),
+    ] = None
 
     def build(self) -> NormEstimator:
         """As the library has it."""
         given: dict[str, Any] = {n: v for n in ("m", "gamma", "kappa", "alpha_bar") if (v := getattr(self, n)) is not None}
         if self.floor is not None:
-            given["floor"] = PosteriorScenario()
+            given["floor"] = {"auto": "auto", "posterior": PosteriorScenario(), "none": None}[self.floor]
         if self.type == "fixed":
             if self.value is None or given:
                 raise InvalidValueError(f"A fixed norm has a value and nothing else, got {self.model_dump(exclude_none=True)}.")
@@ -230,6 +247,14 @@ class Pause(Because):
     seen: Seen = None
 
 
+class Void(Model):
+    """The measurement that is taken back, and why."""
+
+    number: Annotated[int, Field(ge=1, le=2**31, description="As `samples` gives it.")]
+    reason: Annotated[str, Field(min_length=1, max_length=1500)]
+    seen: Seen = None
+
+
 class Resume(Because):
     """Why, up to which event the run was seen, and whether a violation that stopped it is accepted."""
 
@@ -362,6 +387,7 @@ class RunAnswer(Answer):
     experiments_wanted: int | None
     aborted: int
     violations: list[int]
+    voided: Annotated[list[int], Field(description="Numbers of the measurements that were taken back.")]
     doubtful: Annotated[list[str], Field(description="Trials that were certified with a measurement that was taken back later.")]
     confirm: bool
     on_violation: str
@@ -371,6 +397,12 @@ class RunAnswer(Answer):
     start: StartAnswer | None
     you: Annotated[str, Field(description="The name behind this request.")]
     role: str
+
+
+class CreatedAnswer(RunAnswer):
+    """A new run, and what deserves a second look before anything moves."""
+
+    warnings: list[str]
 
 
 class RunLine(Answer):
@@ -426,7 +458,7 @@ class Aborted(Answer):
 
 
 class Samples(Answer):
-    """Measurements and aborted experiments."""
+    """Measurements, those that were taken back, and aborted experiments."""
 
     seq: int
     measurements: list[Measured]

@@ -12,7 +12,7 @@ from safebo.analysis import repeat
 from safebo.domain import Cube
 from safebo.exceptions import InvalidValueError
 from safebo.inspection import SubDomainView
-from safebo.optimizer import Best, SafeOptimizer
+from safebo.optimizer import Best, SafeOptimizer, Trial
 from safebo.runs.campaign import Follower
 from safebo.runs.ledger import Ledger
 from safebo.runs.storage import Store
@@ -68,15 +68,16 @@ class Reader:
 
         return self._once("best", work)
 
-    def cut(self, names: tuple[str, ...], fixed: dict[str, float], output: str, points: int) -> tuple[Cut, int]:
-        """A slice, and how many measurements it rests on."""
-        trial = self.ledger.trial
+    def cut(
+        self, names: tuple[str, ...], fixed: dict[str, float], output: str, points: int, trial: Trial | None
+    ) -> tuple[Cut, int]:
+        """A slice in which the trial can be seen, and how many measurements it rests on."""
 
         def work(optimizer: SafeOptimizer) -> tuple[Cut, int]:
             optimizer._require_start()
             return cut(optimizer, names, fixed, output, points, self._sets(), trial), optimizer.state.step
 
-        return self._once((names, tuple(sorted(fixed.items())), output, points, None if trial is None else trial.id), work)
+        return self._once((names, tuple(sorted(fixed.items())), output, points, trial and trial.id), work)
 
     def norms(self) -> tuple[History, int]:
         """The norm bounds by now: of all committed steps, and of the present one."""

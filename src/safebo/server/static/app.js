@@ -4,6 +4,7 @@ import { html, line, map, named, norms, outside, place_of, progress, progressLeg
 
 const $ = (id) => document.getElementById(id);
 const QUIET = 12000; // milliseconds without a sign of life after which the connection counts as lost
+const EVENTS = 500; // of the record, that the page keeps
 const page = { token: sessionStorage.getItem("safebo-token"), name: null, run: null, role: "", samples: [], voided: [], told: 0, aborted: [], events: [], slice: null, norms: null, heard: 0, lostSince: null, view: {}, generation: 0 };
 
 // -- talking to the server -----------------------------------------------------------------------------------------------
@@ -76,7 +77,8 @@ async function follow(generation) {
       const watchdog = setInterval(() => { if (generation !== page.generation || Date.now() - page.heard > QUIET) abort.abort(); }, 1000);
       try {
         heard();
-        const last = page.events.length ? page.events[0].seq : 0;
+        if (!page.run) await refresh();
+        const last = page.events.length ? page.events[0].seq : Math.max(0, page.run.seq - EVENTS);
         const answer = await fetch(`/api/v1${at()}/events/stream?after=${last}`, { headers: headers(), signal: abort.signal, cache: "no-store" });
         if (!answer.ok) await read(answer);
         const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -122,7 +124,7 @@ function freshness() {
 
 function note(fresh) {
   const known = page.events.length ? page.events[0].seq : 0;
-  page.events = [...fresh.filter((e) => e.seq > known).reverse(), ...page.events].slice(0, 500);
+  page.events = [...fresh.filter((e) => e.seq > known).reverse(), ...page.events].slice(0, EVENTS);
   drawLog();
 }
 
@@ -147,42 +149,63 @@ async function refresh() {
   heard();
   role(run.role, run.you);
   if (first) chooseAxes();
-  if (changed) page.computing = true;
   drawAll();
   drawLog();
   if (changed) look();
 }
 
-// What takes the server longer: one request at a time, and the newest wish wins.
+// What takes the server longer: one request at a time, the newest wish wins, and nothing while nobody looks.
 async function look() {
+  if (document.hidden) { look.missed = true; return; }
   if (look.busy) { look.again = true; return; }
   look.busy = true;
   do {
     look.again = false;
-    const generation = page.generation;
+    const generation = page.generation, state = known();
     try {
       if (!page.samples.length) for (const id of ["best", "slice", "norms"]) $(id).replaceChildren(html("p", { class: "note" }, "Nothing is known before the first safe measurement."));
       else {
-        const [best, slice, bounds] = [await get(`${at()}/best`), await fetchSlice(), await get(`${at()}/norms`)];
-        if (generation === page.generation) { page.computing = look.again; Object.assign(page, { best, slice, norms: bounds }); drawBest(); drawSlice(); drawNorms(); }
+        if (page.bestOf !== state) {
+          const best = await get(`${at()}/best`);
+          if (generation === page.generation) { Object.assign(page, { best, bestOf: state }); drawBest(); }
+        }
+        await reslice();
+        if (generation === page.generation) {
+          const bounds = await get(`${at()}/norms`);
+          if (generation === page.generation) { page.norms = bounds; drawNorms(); }
+        }
       }
     } catch (error) {
-      if (error instanceof Refused && error.status === 429) setTimeout(() => { if (page.computing && generation === page.generation) look(); }, 5000);
-      else if (error instanceof Refused) complain(error);
+      if (!(error instanceof Refused)) { look.missed = true; continue; }
+      if (error.status === 429) setTimeout(look, 5000); else complain(error);
     }
   } while (look.again);
   look.busy = false;
 }
 
+// What the best parameters depend on, and a slice as well, which also shows the surroundings of the trial.
+const known = () => JSON.stringify([page.name, page.run?.measurements, page.run?.aborted, page.run?.voided]);
+
+const wished = () => JSON.stringify([known(), page.run?.pending?.id, page.view.x, page.view.y, page.view.output, page.view.fixed]);
+
 async function reslice() {
+  if (document.hidden) { look.missed = true; return; }
   if (reslice.busy) { reslice.again = true; return; }
   reslice.busy = true;
   do {
     reslice.again = false;
-    try { page.slice = await fetchSlice(); drawSlice(); } catch (error) { complain(error); }
+    const wish = wished(), state = known();
+    if (page.sliceOf === wish || !page.samples.length) continue;
+    try {
+      const slice = await fetchSlice();
+      if (wish === wished()) { Object.assign(page, { slice, sliceOf: wish, sliceKnown: state }); drawSlice(); } else reslice.again = true;
+    } catch (error) { if (error instanceof Refused && error.status === 429) setTimeout(reslice, 5000); else complain(error); }
   } while (reslice.again);
   reslice.busy = false;
 }
+
+// A slider that is being moved asks where it rests.
+function resliceSoon() { clearTimeout(resliceSoon.timer); resliceSoon.timer = setTimeout(reslice, 120); }
 
 function fetchSlice() {
   const { x, y, output, fixed } = page.view;
@@ -193,6 +216,7 @@ function fetchSlice() {
 // -- runs and roles ------------------------------------------------------------------------------------------------------
 
 async function list() {
+  if (document.hidden && page.name !== null) return;
   try {
     const { runs, you, role: mine } = await get("/runs");
     role(mine, you);
@@ -208,7 +232,7 @@ async function list() {
 
 function open(name) {
   page.generation++;
-  Object.assign(page, { name, run: null, samples: [], voided: [], told: 0, aborted: [], events: [], slice: null, norms: null, best: null, updated: 0, view: {}, lostSince: null });
+  Object.assign(page, { name, run: null, samples: [], voided: [], told: 0, aborted: [], events: [], slice: null, sliceOf: "", sliceKnown: "", norms: null, best: null, bestOf: "", updated: 0, view: {}, lostSince: null });
   for (const id of ["log", "progress", "next"]) $(id).replaceChildren();
   for (const id of ["best", "slice", "norms"]) $(id).replaceChildren(html("p", { class: "note" }, "Computing …"));
   history.replaceState(null, "", `#${encodeURIComponent(name)}`);
@@ -250,7 +274,7 @@ function drawNext() {
   card.classList.toggle("out", Boolean(trial?.out));
   if (!trial && page.run.start) return drawStart(page.run.start, stale, card);
   if (!trial) {
-    const done = page.run.status !== "running", last = page.events.find((e) => ["asked", "withdrawn", "told", "aborted"].includes(e.kind));
+    const done = page.run.status !== "running", last = page.events.find((e) => ["asked", "withdrawn"].includes(e.kind));
     const gone = last?.kind === "withdrawn" ? `Trial ${last.body.trial} was withdrawn: ${last.body.reason}. Nobody may run it. ` : "";
     $("next").replaceChildren(html("p", { class: "state" }, gone, done ? "Nothing is handed out." : page.samples.length ? "None is pending. The plant's program, or N, asks for the next one." : "There is no measurement yet: enter one that is known to be safe (M)."));
     buttons(!done && page.samples.length ? [["next", "n", "Take the next trial", take]] : [], stale);
@@ -340,7 +364,7 @@ function drawSliders() {
   const { x, y, fixed } = page.view, trial = page.run.pending;
   $("sliders").replaceChildren(...page.run.parameters.filter((p) => p.name !== x && p.name !== y).map((p) => {
     const value = (fixed[p.name] ??= trial?.params[p.name] ?? page.best?.params[p.name] ?? page.samples.at(-1)?.params[p.name] ?? (p.low + p.high) / 2);
-    const output = html("output", {}, show(value)), move = (e) => { fixed[p.name] = Number(e.target.value); output.textContent = show(fixed[p.name]); reslice(); };
+    const output = html("output", {}, show(value)), move = (e) => { fixed[p.name] = Number(e.target.value); output.textContent = show(fixed[p.name]); resliceSoon(); };
     return html("label", {}, html("span", {}, `${named(p)} = `, output), html("input", { type: "range", min: p.low, max: p.high, step: (p.high - p.low) / 200, value, "aria-label": named(p), oninput: move }));
   }));
 }
@@ -356,7 +380,7 @@ const count = (n) => `${n} measurement${n === 1 ? "" : "s"}`;
 
 // A picture that newer measurements are not in says so, and fades.
 function drawAge() {
-  const data = page.slice, old = Boolean(data && page.run && (page.computing || data.measurements !== page.run.measurements));
+  const data = page.slice, old = Boolean(data && page.run && page.sliceKnown !== known());
   for (const id of ["slice", "best", "norms"]) $(id).classList.toggle("old", old);
   $("age").hidden = !old;
   if (old) $("age").textContent = `Computed from ${count(data.measurements)}; ${page.run.measurements} are in. Being computed anew …`;
@@ -532,6 +556,7 @@ window.addEventListener("hashchange", () => { const name = decodeURIComponent(lo
 let width = innerWidth;
 window.addEventListener("resize", () => { clearTimeout(open.timer); open.timer = setTimeout(() => { if (width !== innerWidth && page.run) { width = innerWidth; drawProgress(); drawSlice(); drawNorms(); } }, 150); });
 $("zone").textContent = `times in ${Intl.DateTimeFormat().resolvedOptions().timeZone || "the zone of this computer"}`;
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { list(); if (look.missed) { look.missed = false; look(); } } });
 setInterval(freshness, 500);
 setInterval(list, 5000);
 list();

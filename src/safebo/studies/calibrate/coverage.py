@@ -55,7 +55,7 @@ def estimate(case: Case) -> Row:
     bounds = (
         Scenario().select(published),
         published[-1],
-        *(e.estimate(everything) for e in (AdaptiveScenario(), PosteriorScenario())),
+        *(e.estimate(everything) for e in (AdaptiveScenario(floor=None), PosteriorScenario())),
     )
     found = f.local_norm(Cube((low,), (low + width,)), 64), *bounds
     return dict(zip(FIELDS, (*case, *(round(float(v), 5) for v in found)), strict=True))
