@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -203,6 +205,32 @@ def test_a_process_of_its_own_says_the_same_and_is_replaced_when_it_ends(store: 
     with pytest.raises(HTTPException, match="503"):
         broken("line", SLICE)
     broken.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGSTOP")
+def test_a_server_that_ends_waits_for_no_computation(store: Store, tmp_path: Path) -> None:
+    apart = Apart(str(tmp_path / "runs.db"))
+    apart("line", SLICE)
+    process, begun = apart._process, threading.Event()
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)  # it computes and computes
+    said: list[Exception] = []
+
+    def look() -> None:
+        begun.set()
+        try:
+            apart("line", ("best",))
+        except HTTPException as error:
+            said.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    begun.wait()
+    time.sleep(0.2)
+    apart.close()
+    looking.join(20.0)
+    assert not looking.is_alive() and "being stopped" in str(said[0].detail)
+    assert process.poll() is not None and apart._process is None  # no other one was started
 
 
 def test_a_record_is_sent_in_batches_and_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
