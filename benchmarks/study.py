@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import multiprocessing
 import os
 import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
-from safebo.studies.common import rate_interval
+from safebo.studies.common import parallel, rate_interval
 
 FIELDS = ("method", "seed", "experiments", "unsafe", "worst", "score", "first_solved", "seconds", "stop")
 
@@ -98,22 +96,19 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=list(methods()))
     parser.add_argument("--out", type=Path, default=Path("results/study"))
     arguments = parser.parse_args()
-    os.environ.update(NUMBA_NUM_THREADS="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # one core per run
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "runs.csv"
     done = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
     known = {(row["method"], int(row["seed"])) for row in done}
     jobs = [(m, s, arguments.experiments) for m in arguments.methods for s in range(arguments.runs) if (m, s) not in known]
-    with path.open("a", newline="") as file, multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+    with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         if not done:
             writer.writeheader()
-        for row in pool.imap_unordered(run, jobs):
+        for row in parallel(run, jobs, arguments.jobs):
             writer.writerow(row)
             file.flush()
             done.append(row)
-            if sys.stderr.isatty():
-                print(f"\r{len(done)} runs", end="", flush=True, file=sys.stderr)
     order = {m: i for i, m in enumerate(methods())}
     done.sort(key=lambda row: (order.get(row["method"], 99), int(row["seed"])))
     with path.open("w", newline="") as file:

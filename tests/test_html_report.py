@@ -167,7 +167,7 @@ def test_what_was_taken_back_is_crossed_out(store):
     assert "Measurement 2 was taken back: a typing error" in tags.words
     assert "taken back: a typing error" in tags.words and "2 0.5600" not in tags.words
     assert tags.tags.count("s") == 2 and ("class", "voided") in tags.attributes  # both of its values
-    assert "1 of them were certified with a measurement that was taken back later (†)" in tags.words
+    assert "1 experiment(s) were certified with a measurement that was taken back later (†)" in tags.words
     assert "1 taken back" in tags.words
     rows = to_csv(made.ledger, made.events()).splitlines()
     assert [row.split(",")[3] for row in rows[1:]] == ["measured", "voided", "measured"]

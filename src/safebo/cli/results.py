@@ -130,6 +130,8 @@ def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     pending = content["pending"]
     if pending:
         out.print(f"pending: {pending['trial']}, {quantities(pending['params'], units)}, {_state(pending, ledger)}", markup=False)
+        if pending["trial"] in ledger.doubtful:
+            out.print("  it was certified with a measurement that was taken back later", style="bold yellow", markup=False)
     start = content["start"]
     if start:
         again = f", measurement {start['number']}" if start["number"] > 1 else ""

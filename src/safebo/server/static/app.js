@@ -286,6 +286,7 @@ function drawNext() {
     html("p", { class: "state" }, !may("approve") && trial.waiting ? "Waits for an operator's approval." : state),
     html("dl", { class: "params" }, Object.entries(trial.params).map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, show(value, 5), " ", html("small", {}, unit[name] || ""))))),
     ...page.run.outputs.map((o) => certificate(o, trial)),
+    page.run.doubtful.includes(trial.id) ? html("p", { class: "state bad" }, "It was certified with a measurement that was taken back later.") : "",
     html("p", { class: "note" }, `Each certificate holds with probability ${show(trial.probability, 3)} (confidence ${show(trial.confidence, 3)}). Sub-domain ${Object.entries(trial.cube).map(([n, [a, b]]) => `${n} ${show(a)}…${show(b)}`).join(", ")}. Trial ${trial.id}, asked for by ${trial.asked_by} at ${clock(trial.asked_at)}${trial.approved_by ? `, approved by ${trial.approved_by} at ${clock(trial.approved_at)}` : confirm ? "" : "; this run needs no approval"}${trial.refutations ? `; ${trial.refutations} norm bounds were refuted at this step` : ""}.`));
   buttons(trial.waiting
     ? [["approve go", "a", "Approve", () => approve(trial.id)], ["reject no", "r", "Reject", askReject]]
