@@ -187,7 +187,7 @@ class Fuzzer:
                 ledger = self.ledger(name)
             case.path_parameters = {**case.path_parameters, "name": name}
             if ledger.halted is not None and self.random.random() < 0.3:
-                self.send("POST", f"/api/v1/runs/{quote(name, safe='')}/resume", role="operator")
+                self.send("POST", f"/api/v1/runs/{quote(name, safe='')}/resume", role="operator", json={"accept_violation": True})
             if isinstance(case.body, dict) and ledger.samples:
                 self.steer_body(case, ledger)
             if case.operation.path.endswith("slice") and self.random.random() < 0.7:
@@ -221,6 +221,8 @@ class Fuzzer:
             body.pop("trial", None)
             bounds = ledger.created.body["settings"]["domain"]["bounds"]
             body["params"] = {name: self.random.uniform(*pair) for name, pair in bounds.items()}
+        if "number" in body and self.random.random() < 0.7:
+            body["number"] = self.random.randint(1, max(ledger.numbers))
         if "constraints" in body and self.random.random() < 0.7:
             outputs = ledger.created.body["settings"]["outputs"][1:]
             body["constraints"] = {o["name"]: self.random.uniform(-1.0, 3.0) for o in outputs}

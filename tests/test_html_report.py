@@ -14,7 +14,7 @@ from safebo.exceptions import MissingExtraError
 from safebo.report import plot_norms, plot_progress
 from safebo.report.html import html_report
 from safebo.runs import Campaign, Follower, RunConfig, Store
-from safebo.runs.transfer import experiments
+from safebo.runs.transfer import experiments, to_csv
 
 EVIL = "<script>alert(1)</script>\"'&"
 
@@ -153,3 +153,22 @@ def test_certificates_and_norms_are_drawn(run):
     refuted = sum(len(t.refutations) for t in trials)
     assert len(axes.lines) == 2 + refuted
     assert plot_norms([]).axes
+
+
+def test_what_was_taken_back_is_crossed_out(store):
+    made = Campaign.create(store, "run", optimizer(), config=RunConfig(units={"heat": "K"}))
+    made.tell({"a": 0.5}, 0.5, {"heat": 0.2})
+    for value in (0.56, 0.55):
+        trial = made.ask().trial
+        made.start(trial.id)
+        made.tell(trial.id, value, {"heat": 0.25})
+    made.void(2, "a typing error", who="anna")
+    tags = Tags(rendered(made))
+    assert "Measurement 2 was taken back: a typing error" in tags.words
+    assert "taken back: a typing error" in tags.words and "2 0.5600" not in tags.words
+    assert tags.tags.count("s") == 2 and ("class", "voided") in tags.attributes  # both of its values
+    assert "1 experiment(s) were certified with a measurement that was taken back later (†)" in tags.words
+    assert "1 taken back" in tags.words
+    rows = to_csv(made.ledger, made.events()).splitlines()
+    assert [row.split(",")[3] for row in rows[1:]] == ["measured", "voided", "measured"]
+    assert [row.split(",")[-2:] for row in rows[1:]] == [["1", ""], ["2", ""], ["3", "yes"]]

@@ -55,7 +55,7 @@ def test_everything_shown_rests_on_norms_that_know_all_samples():
     everywhere = np.linspace(0.0, 1.0, 101)[:, None]
     lower, upper = opt.bounds(everywhere)
     wanted = joint_interval(fresh, opt.state.outputs, everywhere, only=0)
-    never = measured_points(opt.state, opt.domain.rounding)._index(everywhere) < 0
+    never = measured_points(opt.state, opt.domain.rounding).index_of(everywhere) < 0
     np.testing.assert_allclose(lower[never], wanted[0][never, 0], atol=1e-9)
     np.testing.assert_allclose(upper[never], wanted[1][never, 0], atol=1e-9)
     assert opt.is_safe(opt.safe_set()).all()
@@ -123,7 +123,7 @@ def test_best_is_never_worse_than_the_best_measured_inside_all_limits(rows, norm
     radius = 0.05 * math.sqrt(2.0 * math.log(2.0 / opt.state.outputs[0].delta))
     top = max(mean[0] for mean in places.mean if mean[1] <= 1.0)
     where = opt.domain.to_unit(opt.domain.point(best.params)[None])
-    known = places._index(where)[0]
+    known = places.index_of(where)[0]
     if known >= 0:
         assert places.mean[known, 1] <= 1.0
         assert places.mean[known, 0] >= top - 2.0 * radius  # the noise decides between such

@@ -338,12 +338,14 @@ def compare_best(pair, snapshot):
             continue
         lower, upper = naive_joint_interval(pair, place.x[None, :], pair.problem.domain.rounding)
         low, high = met(lower[0, 0], upper[0, 0], place.lower[0], place.upper[0])
-        measured.append((max(low, place.lower[0]), *offer(place.x, low, high)))
+        _, mean, _, _ = offer(place.x, low, high)
+        mean = float(np.clip(mean, place.lower[0], place.upper[0]))
+        measured.append((max(low, place.lower[0]), low, mean, high, place.x))
     best = pair.opt.best()
     where = pair.problem.domain.to_unit(np.array(list(best.params.values())))
     top = max(m[0] for m in measured)
     first = [m[1:] for m in measured if m[0] >= top - TOLERANCE]
-    if all(snapshot.best_lower <= m[1] + TOLERANCE for m in first):
+    if all(snapshot.best_lower <= mean + TOLERANCE for _, mean, _, _ in first):
         offers = first
     else:
         offers = []

@@ -77,7 +77,7 @@ def served(folder: Path, experiments: int) -> Iterator[str]:
         yield url
     finally:
         server.terminate()
-        server.wait(30.0)
+        server.wait(60.0)
 
 
 class Operator:

@@ -39,7 +39,7 @@ class Measured:
 
         Where the two contradict each other, the interval that spans both.
         """
-        found = self._index(points)
+        found = self.index_of(points)
         at = np.flatnonzero(found >= 0)
         own_lower, own_upper = self.lower[found[at], output], self.upper[found[at], output]
         inner_lower, inner_upper = np.maximum(lower[at], own_lower), np.minimum(upper[at], own_upper)
@@ -51,7 +51,7 @@ class Measured:
 
     def certified(self, points: FloatArray, outputs: tuple[Output, ...]) -> Mask:
         """Which points (p, n) were measured inside every limit by more than the noise explains."""
-        found = self._index(points)
+        found = self.index_of(points)
         safe = np.ones(len(self.x), dtype=bool)
         for i, output in enumerate(outputs):
             if output.lower_limit is not None:
@@ -67,7 +67,7 @@ class Measured:
         rows = [all(o.satisfied(float(v)) for o, v in zip(outputs, row, strict=True)) for row in self.mean]
         return np.array(rows, dtype=bool)
 
-    def _index(self, points: FloatArray) -> NDArray[np.intp]:
+    def index_of(self, points: FloatArray) -> NDArray[np.intp]:
         """Which measured point each of the points is, (p,); -1 where nothing was measured."""
         return _nearest(self.x, points, self.slack)
 

@@ -402,12 +402,13 @@ class SafeOptimizer:
         """
         analysis, measured = self._require_analysis(), self._measured
         inside = measured.inside(self._state.outputs)
-        places = measured.x[inside] if inside.any() else self._state.x()[self._state.inside()]
+        if not inside.any():  # some point was measured inside once, and outside on average
+            inside[measured.index_of(self._state.x()[self._state.inside()])] = True
+        places, alone = measured.x[inside], (measured.lower[inside, 0], measured.upper[inside, 0])
         low, high = self._interval(places, 0)
-        alone = measured.lower[inside, 0] if inside.any() else low
-        j = int(np.argmax(np.maximum(low, alone)))
+        j = int(np.argmax(np.maximum(low, alone[0])))
         x, lower, upper = places[j], float(low[j]), float(high[j])
-        mean = self._mean(x, lower, upper)
+        mean = float(np.clip(self._mean(x, lower, upper), alone[0][j], alone[1][j]))  # its own measurement needs no norm
         found = [s.best for s in analysis.open.values() if s.best is not None]
         candidate = max(found, key=lambda c: c.lower[0], default=None)
         if candidate is not None and candidate.lower[0] > mean:

@@ -424,6 +424,34 @@ def test_an_answer_that_comes_late_is_not_taken_for_the_next_one():
         plant.close()
 
 
+@pytest.mark.parametrize("unasked", [b"ready!\n", b"{", b""])
+def test_words_after_an_answer_are_noticed_before_anything_is_sent(unasked):
+    asked = []
+
+    def talk(listener):
+        connection, _ = listener.accept()
+        with connection, connection.makefile("r") as lines, contextlib.suppress(OSError):
+            for line in lines:
+                asked.append(json.loads(line))
+                connection.sendall(good(asked[-1]))
+                if asked[-1]["command"] == "run":
+                    time.sleep(0.1)  # a packet of its own, or the end
+                    if not unasked:
+                        return
+                    connection.sendall(unasked)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=talk, args=(listener,), daemon=True).start()
+        plant = SocketPlant("127.0.0.1", listener.getsockname()[1], timeout=5)
+        plant.reset()
+        plant.run(PARAMS)
+        time.sleep(0.3)
+        with pytest.raises(PlantError, match=r"(unasked|closed the connection).*Nothing was sent"):
+            plant.run(PARAMS)
+        plant.close()
+        assert commands(asked) == ["reset", "run"]
+
+
 def test_no_server():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from benchmarks.hostile.wrappers import megabytes
 from safebo.exceptions import ExperimentAborted, InvalidMeasurementError, PlantError, StopFailedWarning
-from safebo.runs import Measurement, SubprocessPlant, Watchdog
+from safebo.runs import Measurement, SubprocessPlant, Watchdog, keeper
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="processes of POSIX")
 
@@ -161,6 +162,7 @@ def test_when_this_process_is_killed_the_rig_ends(tmp_path, wrapper):
     command = [sys.executable, "-c", KILLED, *wrapped(tmp_path, wrapper, setup=DEAF if wrapper == "deaf" else TWICE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"running\n"
+        time.sleep(0.5)  # the experiment has begun
         process.send_signal(signal.SIGKILL)
     patience = time.monotonic() + 30.0
     while not still(tmp_path):
@@ -228,6 +230,50 @@ def test_a_stop_while_the_program_is_being_started_knows_how_that_ends(tmp_path,
 def failing(work):
     with pytest.raises(PlantError, match="emergency stop came"):
         work()
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_stop_that_is_interrupted_is_not_taken_for_one(tmp_path, monkeypatch, confirmed):
+    plant = SubprocessPlant(rig(tmp_path, setup="" if confirmed else DEAF), timeout=60)
+    plant.reset()
+    plant._line._in.write(b"" if confirmed else b'{"id": 1, "command": "run"}\n')
+    time.sleep(0.2)
+    over, waits = plant._line._program._report.over, []
+
+    def interrupted(*arguments):
+        if not waits:
+            waits.append(1)
+            raise KeyboardInterrupt
+        return threading.Event.wait(over, *arguments)
+
+    monkeypatch.setattr(over, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        plant.emergency_stop()
+    if confirmed:
+        plant.emergency_stop()
+    else:
+        with pytest.raises(PlantError, match="not confirmed"):
+            plant.emergency_stop()
+    assert still(tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="no ps here")
+def test_without_the_help_of_linux_the_group_and_all_children_end(tmp_path, monkeypatch):
+    source = Path(keeper.__file__).read_text()
+    portable = source.replace('sys.platform.startswith("linux")', "False").replace('"/proc/self/stat"', '"/nowhere"')
+    assert portable.count("False") == source.count("False") + 1 and "/nowhere" in portable
+    (tmp_path / "keeper.py").write_text(portable)
+    monkeypatch.setattr(keeper, "__file__", str(tmp_path / "keeper.py"))
+    plant = Watchdog(
+        SubprocessPlant(wrapped(tmp_path, "background", setup=DEAF), timeout=60), timeout=0.5, reset_timeout=60, stop_timeout=30
+    )
+    plant.reset()
+    with pytest.raises(ExperimentAborted, match="not confirmed"):
+        plant.run({"a": 1.0})
+    assert ticks(tmp_path) and still(tmp_path)
+    orderly = SubprocessPlant(rig(tmp_path), timeout=60)
+    orderly.reset()
+    orderly.emergency_stop()
 
 
 # -- one stop -----------------------------------------------------------------------------------------------------------------

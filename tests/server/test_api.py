@@ -11,6 +11,7 @@ from safebo import Box, Fixed, SafeOptimizer
 from safebo.exceptions import ConflictError, InvalidValueError
 from safebo.norms import AdaptiveScenario, PosteriorScenario
 from safebo.runs import Campaign, RunConfig
+from safebo.runs.driving import driving
 from safebo.runs.starts import send_start
 from safebo.server.models import Norm
 from tests.server.conftest import Served, truth
@@ -541,3 +542,56 @@ def test_norms_of_the_api_are_those_of_the_library() -> None:
         Norm(type="posterior", alpha_bar=2.0).build()
     with pytest.raises(InvalidValueError, match=r"no floor, got .*'floor': 'posterior'"):
         Norm(type="posterior", floor="posterior").build()
+
+
+def test_who_drives_a_run(served: Served) -> None:
+    run = served.create()
+    fresh = served.viewer.get(run).json()
+    assert (fresh["status"], fresh["driver"], fresh["asked_at"]) == ("running", "", None)
+    assert fresh["standing"] == {"word": "open", "text": "a program, or clients over HTTP may ask; nobody has asked yet"}
+    served.operator.post(f"{run}/ask")
+    asked = served.viewer.get(run).json()
+    assert asked["asked_at"] == asked["pending"]["started_at"] and asked["asked_at"] in asked["standing"]["text"]
+    Campaign.open(served.store, "line").configure(plant={"type": "manual"})
+    assert served.viewer.get(run).json()["standing"]["text"] == "nobody drives it; `safebo resume line` goes on"
+    with driving(Campaign.open(served.store, "line")):
+        time.sleep(1.1)  # it is not asked again for a second
+        driven = served.viewer.get(run).json()
+        assert driven["driver"].startswith("process ") and driven["standing"]["word"] == "running"
+        assert served.viewer.get("/runs").json()["runs"][0]["driver"] == driven["driver"]
+
+
+def test_what_was_taken_back_and_rejected(served: Served) -> None:
+    run = served.create()
+    for _ in range(2):
+        trial = served.operator.post(f"{run}/ask").json()["trial"]
+        served.operator.post(f"{run}/tell", json={"trial": trial["id"], "objective": truth(trial["params"])})
+    campaign = Campaign.open(served.store, "line")
+    rejected = campaign.ask()
+    assert rejected is not None
+    campaign.reject(rejected.trial.id, "too fast")
+    campaign.void(2, "a typing error", who="anna")
+    found = served.viewer.get(f"{run}/samples").json()
+    assert [m["number"] for m in found["measurements"]] == [1, 3]
+    assert [m["doubtful"] for m in found["measurements"]] == [False, True]
+    (gone,) = found["voided"]
+    assert (gone["number"], gone["reason"], gone["who"]) == (2, "a typing error", "anna")
+    (aborted,) = found["aborted"]
+    assert (aborted["rejected"], aborted["after"], aborted["reason"]) == (True, 3, "rejected: too fast")
+    assert [m["number"] for m in served.viewer.get(f"{run}/samples?after=1").json()["measurements"]] == [3]
+    assert served.viewer.get(run).json()["doubtful"] == sorted(campaign.ledger.doubtful)
+    events = served.viewer.get(f"{run}/events").json()["events"]
+    assert [e["number"] for e in events if e["kind"] == "told"] == [2, 3]
+    assert all(e["text"] for e in events)
+    table = served.viewer.get(f"{run}/export?format=csv").text.splitlines()
+    assert [line.split(",")[0] for line in table] == ["number", "1", "3"]
+
+
+def test_a_slice_is_refined_around_the_trial(served: Served) -> None:
+    run = served.create()
+    trial = served.operator.post(f"{run}/ask").json()["trial"]
+    found = served.viewer.get(f"{run}/slice", params={"x": "kp", "points": 4}).json()
+    xs = found["x"]["values"]
+    assert trial["params"]["kp"] in xs and 2.0 in xs and xs == sorted(xs)
+    assert found["safe"][xs.index(trial["params"]["kp"])] and found["safe"][xs.index(2.0)]
+    assert len(found["mean"]) == len(found["safe"]) == len(xs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -108,7 +110,7 @@ def test_idle_connections_keep_nobody_from_stopping(start) -> None:
     assert served.viewer.get(run).status_code == 200  # a connection that is known
     idle = [connected(served) for _ in range(120)]
     try:
-        assert served.stranger.get("/runs").status_code == 801
+        assert served.stranger.get("/runs").status_code == 401
         with served.client(OPERATOR) as fresh:
             assert fresh.post(f"{run}/stop").status_code == 200
         assert served.viewer.get(run).json()["status"] == "stopped"
@@ -205,14 +207,40 @@ def test_a_process_of_its_own_says_the_same_and_is_replaced_when_it_ends(store: 
     broken.close()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no SIGSTOP")
+def test_a_server_that_ends_waits_for_no_computation(store: Store, tmp_path: Path) -> None:
+    apart = Apart(str(tmp_path / "runs.db"))
+    apart("line", SLICE)
+    process, begun = apart._process, threading.Event()
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)  # it computes and computes
+    said: list[Exception] = []
+
+    def look() -> None:
+        begun.set()
+        try:
+            apart("line", ("best",))
+        except HTTPException as error:
+            said.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    begun.wait()
+    time.sleep(0.2)
+    apart.close()
+    looking.join(20.0)
+    assert not looking.is_alive() and "being stopped" in str(said[0].detail)
+    assert process.poll() is not None and apart._process is None  # no other one was started
+
+
 def test_a_record_is_sent_in_batches_and_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     campaign, record = Campaign.open(store, "line"), Record(store, "line")
     campaign.tell_many([({"kp": 2.0}, 0.8)] * 800)
-    assert record.update() == 801
+    assert record.update() == 401
     read: list[int] = []
     events = store.events
     monkeypatch.setattr(store, "events", lambda name, after=0, digest="": read.append(after) or events(name, after, digest))
-    assert record.update() == 801 and read == [801]
+    assert record.update() == 401 and read == [801]
     sent, last, batches = b"", 0, 0
     while last < record.last:
         content, last = record.batch(last)

@@ -534,7 +534,7 @@ def test_a_picture_that_is_not_of_the_present_says_so(served: Served, opened: Ca
     slow = [True]  # the server takes its time
     page.route("**/slice?*", lambda route: held.append(route) if slow else route.continue_())
     served.operator.post(f"{run}/tell", json={"params": {"kp": 2.1}, "objective": 0.85})
-    expect(page.locator("#age")).to_have_text("Computed from 1 measurements, 2 are in. Being computed anew …")
+    expect(page.locator("#age")).to_have_text("Computed from 1 measurement; 2 are in. Being computed anew …")
     expect(page.locator("#slice")).to_have_class("old")
     page.screenshot(path=SHOTS / "old.png")
     slow.clear()

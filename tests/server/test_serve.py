@@ -40,7 +40,10 @@ def test_it_does_not_start(tmp_path: Path, arguments: tuple[str, ...], environme
     assert done.returncode == 2 and what in done.stderr and "Traceback" not in done.stderr
 
 
-def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("empty", [False, True])
+def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, empty: bool) -> None:
+    if empty:
+        (tmp_path / "runs.db").touch()  # a file without anything in it, and none at all, are both databases without a run
     tokens = tmp_path / "tokens"
     tokens.write_text(f"olga operator {OPERATOR}\nvera viewer {VIEWER}\n")
     tokens.chmod(0o600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -77,6 +78,7 @@ class Commands(TyperGroup):
             UntrustedPlantError,
         )
 
+        _write_anything()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", SafeboWarning)
@@ -99,6 +101,13 @@ class Commands(TyperGroup):
             fail(ctx, _explained(error), Code.SYSTEM)
         except SafeboError as error:
             fail(ctx, error, Code.INPUT)
+
+
+def _write_anything() -> None:
+    """What a terminal cannot show is written as an escape: a unit such as an ohm sign must not end a command in its middle."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _explained(error: OSError) -> object:
@@ -236,7 +245,7 @@ def write(path: Path, content: str | bytes, *, force: bool) -> None:
         raise InvalidValueError(f"{path} exists: choose another name, or replace it with --force.")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    part.write_bytes(content.encode() if isinstance(content, str) else content)
+    part.write_bytes(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
     part.replace(path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -131,6 +130,8 @@ def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     pending = content["pending"]
     if pending:
         out.print(f"pending: {pending['trial']}, {quantities(pending['params'], units)}, {_state(pending, ledger)}", markup=False)
+        if pending["trial"] in ledger.doubtful:
+            out.print("  it was certified with a measurement that was taken back later", style="bold yellow", markup=False)
     start = content["start"]
     if start:
         again = f", measurement {start['number']}" if start["number"] > 1 else ""
@@ -242,7 +243,7 @@ def export(
         ledger, events = campaign.ledger, campaign.events()
     text = transfer.to_csv(ledger, events) if kind == "csv" else json.dumps(transfer.to_document(ledger, events), indent=2) + "\n"
     if out is None:
-        sys.stdout.write(text)
+        typer.echo(text.encode("utf-8", "backslashreplace"), nl=False)  # data, whatever the terminal can show
     else:
         write(out, text, force=force)
         console(stderr=True).print(f"wrote {out}", markup=False)

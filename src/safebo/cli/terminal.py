@@ -14,6 +14,7 @@ from safebo.exceptions import ExperimentAborted, InvalidValueError
 from safebo.optimizer import Trial
 from safebo.outputs import Output, number
 from safebo.runs import Campaign, Ledger, Measurement
+from safebo.runs.describe import limits, with_unit
 from safebo.runs.doubts import doubts
 from safebo.runs.operate import POLL, Step
 
@@ -118,10 +119,9 @@ class Terminal:
         trial = step.pending.trial
         for output in ledger.state.outputs:
             low, high = trial.bounds[output.name]
-            limits = [f"at least {output.lower_limit:g}"] if output.lower_limit is not None else []
-            limits += [f"at most {output.upper_limit:g}"] if output.upper_limit is not None else []
-            must = f", must be {' and '.join(limits)}" if limits else ""
-            self.err.print(f"  {output.name}: certified {low:.4g} to {high:.4g}{must}", markup=False)
+            unit = units.get(output.name)
+            must = f", must be {limits(output, unit)}" if output.is_limit else ""
+            self.err.print(f"  {output.name}: certified {with_unit(f'{low:.4g} to {high:.4g}', unit)}{must}", markup=False)
         self.err.print(f"  probability {trial.confidence:.4g} under the assumptions, norm bound {trial.norm:.3g}", markup=False)
 
     def ask(self, question: str, over: Callable[[], bool] = lambda: False) -> str | None:

@@ -111,11 +111,12 @@ class _Page:
         ledger, created = self.ledger, self.ledger.created
         title = escape(ledger.config.title or ledger.name)
         last = self.events[-1]
+        status = {"running": "not finished"}.get(ledger.status, ledger.status)  # a file does not know who drives the run
         mood = "bad" if ledger.violations else {"running": "good", "finished": "good"}.get(ledger.status, "warn")
         notes = f"<p>{escape(ledger.config.notes)}</p>" if ledger.config.notes else ""
         reason = f"<p>{escape(ledger.reason)}</p>" if ledger.reason else ""
         return (
-            f'<header><h1>{title} <span class="badge {mood}">{escape(ledger.status)}</span></h1>'
+            f'<header><h1>{title} <span class="badge {mood}">{escape(status)}</span></h1>'
             f'<p class="quiet">Run {escape(repr(ledger.name))}, begun {clock(created.at, True)} by {escape(created.who)}, '
             f"last entry {clock(last.at, True)}, safebo {escape(str(created.body.get('version', '')))}</p>"
             f"{reason}{notes}</header>"
@@ -269,7 +270,7 @@ class _Page:
         if refuted:
             text += f"The data refuted {refuted} norm bounds, which were raised. "
         if doubtful:
-            text += f"{doubtful} of them were certified with a measurement that was taken back later ({DOUBT}). "
+            text += f"{doubtful} experiment(s) were certified with a measurement that was taken back later ({DOUBT}). "
         mood = "bad" if broken else "warn" if surprises or doubtful else "good"
         return f'<p class="note {mood}">{text.strip()}</p>'
 

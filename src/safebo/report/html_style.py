@@ -35,6 +35,7 @@ th { font-weight: 600; border-bottom: 2px solid var(--line); }
 .numbers td { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .numbers th { white-space: nowrap; }
 tr.violation td { background: var(--badback); color: var(--bad); }
+time { white-space: nowrap; }
 tr.voided td { color: var(--quiet); white-space: normal; }
 tr.aborted td { background: var(--warnback); white-space: normal; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; align-items: start; }

@@ -12,7 +12,7 @@ from safebo.optimizer import Trial
 from safebo.report import scene
 from safebo.report.options import Options
 from safebo.report.scene import Slice, Truth
-from safebo.report.style import BLUE, GREY, LIGHT, LINES, OFF, SET_NAMES, SETS, dress, figure_of, legend, new_figure, scatter
+from safebo.report.style import BLUE, GREY, LIGHT, LINES, SET_NAMES, SETS, dress, faded, figure_of, legend, new_figure, scatter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,8 +87,7 @@ def held_text(cut: Slice, options: Options) -> str:
 def _given_up(ax: Axes, cut: Slice, height: float) -> None:
     """Aborted experiments and rejected trials have no value: a row above the bars, pale where they lie off the slice."""
     for role, on, point in scene.given_up(cut):
-        place = ax.get_xaxis_transform()
-        scatter(ax, role, [point[cut.vary[0]]], [height], transform=place, clip_on=False, alpha=1.0 if on else OFF)
+        faded(ax, role, point[cut.vary[0]], height, on, transform=ax.get_xaxis_transform())
 
 
 def _best(ax: Axes, cut: Slice, objective: bool) -> None:

@@ -17,12 +17,12 @@ from safebo.report.style import (
     COLORMAP,
     HATCHES,
     LINES,
-    OFF,
     SET_NAMES,
     SETS,
     SHADE,
     SKY,
     dress,
+    faded,
     figure_of,
     legend,
     new_figure,
@@ -181,8 +181,7 @@ def _samples(ax: Axes, cut: Slice, truths: Mapping[str, Truth]) -> None:
 def _given_up(ax: Axes, cut: Slice) -> None:
     """Aborted experiments and rejected trials, pale where they lie off the slice."""
     for role, on, point in scene.given_up(cut):
-        alpha = 1.0 if on else OFF
-        scatter(ax, role, [point[cut.vary[0]]], [point[cut.vary[1]]], clip_on=False, alpha=alpha, zorder=5.5)
+        faded(ax, role, point[cut.vary[0]], point[cut.vary[1]], on, zorder=5.5)
 
 
 def _best(ax: Axes, cut: Slice) -> None:

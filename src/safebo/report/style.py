@@ -119,6 +119,13 @@ def scatter(axes: Axes, role: str, x: Any, y: Any, **overrides: Any) -> None:
     axes.scatter(x, y, gid=role, **look_of)
 
 
+def faded(axes: Axes, role: str, x: float, y: float, clear: bool, **overrides: Any) -> None:
+    """A marker that is pale unless `clear`; its legend entry is not."""
+    if role not in {artist.get_gid() for artist in axes.collections}:
+        scatter(axes, role, [], [])
+    scatter(axes, role, [x], [y], alpha=1.0 if clear else OFF, clip_on=False, **{"label": "_", **overrides})
+
+
 def legend(figure: Figure, axes: Sequence[Axes] | None = None, *, columns: int | None = None) -> None:
     """One legend below all axes, every label once."""
     found: dict[str, Any] = {}

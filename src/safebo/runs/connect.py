@@ -20,6 +20,7 @@ from sqlalchemy import exc
 
 from safebo.exceptions import InvalidValueError, MissingExtraError, StorageError
 from safebo.extras import how_to_install
+from safebo.nesting import whole
 from safebo.runs.schema import META
 
 WAIT = 30.0
@@ -54,6 +55,8 @@ def connect(url: str | Path, create: bool, read_only: bool) -> Database:
         )
     if re.match(r"(sqlite|postgres(ql)?)(\+\w+)?:(?!//)", text):
         raise InvalidValueError(f"{text.partition(':')[0]!r} has to be followed by two slashes: sqlite:///FILE, postgresql://...")
+    if "://" in text and not whole(text):
+        raise InvalidValueError("The URL of the database is not text in the encoding of this terminal or program.")
     if "://" not in text:
         return _sqlite(Path(text), create, read_only)
     try:

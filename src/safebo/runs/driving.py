@@ -56,14 +56,14 @@ class Lease:
     @property
     def lost(self) -> str:
         """Why this process drives the run no more; empty as long as it does. Asks nobody, and so never waits."""
-        silent = time.monotonic() - self._renewed
+        silent = _elapsed() - self._renewed
         if not self._lost and self.store.dialect != "sqlite" and silent > SILENT:  # a file on this computer is never out of reach
             self._lost = f"the database {self.store.where} has not answered for {silent:.0f} s: another process may drive the run"
         return self._lost
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
-            asked = time.monotonic()
+            asked = _elapsed()
             try:
                 mine = _renew(self.store, self.run, self.token)
             except (SafeboError, OSError):
@@ -76,6 +76,7 @@ class Lease:
     def end(self) -> None:
         """Give the run up at once; if the database does not answer, in the background."""
         self._over.set()
+        self._thread.join(SILENCE)  # a renewal under way would use the store after it was closed
         give_up(self.store, self.run, self.token)
 
 
@@ -136,7 +137,7 @@ def driver(store: Store, name: str) -> str:
 
 def claim(store: Store, name: str) -> Lease:
     """The lease of a run; `DrivenError` if another process has it."""
-    token, claimed = secrets.token_hex(16), time.monotonic()
+    token, claimed = secrets.token_hex(16), _elapsed()
     _mine.add(token)
     run = None
     try:
@@ -181,8 +182,8 @@ def give_up(store: Store, run: int, token: str) -> None:
             connection.execute(sa.update(leases).where(mine).values(holder="", expires=0.0))
 
     def patiently() -> None:
-        deadline = time.monotonic() + FAREWELL
-        while time.monotonic() < deadline:
+        deadline = _elapsed() + FAREWELL
+        while _elapsed() < deadline:
             time.sleep(BEAT)
             with suppress(SafeboError, OSError):
                 return once()
@@ -212,6 +213,12 @@ def _clock_of(dialect: str) -> sa.ColumnElement[Any]:
     if dialect == "sqlite":
         return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Double())
     return sa.literal_column("CAST(extract(epoch FROM clock_timestamp()) AS double precision)", sa.Double())
+
+
+def _elapsed() -> float:
+    """Seconds that go on while this computer sleeps, where the system can count those."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 # -- processes ----------------------------------------------------------------------------------------------------------------

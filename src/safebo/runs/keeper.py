@@ -109,23 +109,23 @@ class Kept:
             return self.adopts or not self.left()
 
     def left(self) -> list[int]:
-        """Everything that descends from the keeper, or is in the program's group."""
+        """Everything that descends from the keeper; without adoption also what is in the program's group."""
         table, me = processes(), os.getpid()
-        found = {pid for pid, _, group in table if group == self.pid}
-        found |= {pid for pid, parent, _ in table if parent == me}
+        found = {pid for pid, parent, group in table if parent == me or (group == self.pid and not self.adopts)}
         while more := {pid for pid, parent, _ in table if parent in found} - found:
             found |= more
         return sorted(found - {me})
 
     def send(self, number: int) -> None:
-        """A signal to each of them, once."""
-        group = {pid for pid, _, group in processes() if group == self.pid}
-        others = [pid for pid in self.left() if pid not in group]
-        with contextlib.suppress(OSError):  # no such group any more, or the processes of another user
-            os.killpg(self.pid, number)
-        for pid in others:
+        """A signal to each of them, once: to the group at once, as long as it is still theirs, then to the others."""
+        left, group = self.left(), {pid for pid, _, group in processes() if group == self.pid}
+        with contextlib.suppress(OSError):  # ended in the meantime, or a process of another user
+            if group.intersection(left):
+                os.killpg(self.pid, number)
+        for pid in left:
             with contextlib.suppress(OSError):
-                os.kill(pid, number)
+                if pid not in group:
+                    os.kill(pid, number)
 
     def gone(self, seconds: float, kill: bool = False) -> bool:
         """Whether nothing is left within some seconds; with `kill`, what is started meanwhile is killed as well."""

@@ -106,7 +106,7 @@ class KeptProgram:
             os.close(report)
         self.stdin, self.stdout = self._keeper.stdin, self._keeper.stdout
         self._report, self._ending = _Report(source), threading.Lock()
-        self._asked = False
+        self._due = 0.0  # when the keeper has to have ended everything
         try:
             in_time = self._report.started.wait(STARTED)
         except BaseException:  # an interrupt
@@ -128,11 +128,11 @@ class KeptProgram:
     def end(self, patience: float) -> Ending:
         """Let the keeper end everything. May be called again, for what is left by then."""
         with self._ending:
-            if not self._asked:
-                self._asked = True
+            if self._due == 0.0:
+                self._due = time.monotonic() + patience + 2.0 * GRACE + SLACK
                 with contextlib.suppress(OSError):  # the keeper is gone
                     self._orders.write(b"%.6f\n" % patience)
-                self._report.over.wait(patience + 2.0 * GRACE + SLACK)
+            self._report.over.wait(max(self._due - time.monotonic(), 0.0))
             if self._report.lost:
                 self._report.left = _killed(self._report.pid) if self._report.pid else ""
             if self._report.over.is_set() and not self._report.left:

@@ -140,12 +140,13 @@ class LinePlant(ABC):
 
     def _survivors(self) -> str:
         """What could not be ended so far."""
-        if self._unended is None:
+        line = self._unended
+        if line is None:
             return ""
-        left = self._unended.close().left
-        if not left:
+        self._ending = line.close()
+        if not self._ending.left:
             self._unended = None
-        return left
+        return self._ending.left
 
     def _drop(self, patience: float = 0.0) -> bool:
         """End the line; False if there was none."""
@@ -154,10 +155,11 @@ class LinePlant(ABC):
                 line, self._line = self._line, None
             if line is None:
                 return False
-            self._ending = line.close(patience)
+            self._ending, self._unended = Ending(orderly=False), line  # unless the rest is not interrupted
             self._endings += 1
-            if self._ending.left:
-                self._unended = line
+            self._ending = line.close(patience)
+            if not self._ending.left:
+                self._unended = None
             return True
 
     def _request(self, line: Line, message: dict[str, Any], seconds: float) -> dict[str, Any]:

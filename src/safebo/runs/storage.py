@@ -297,7 +297,7 @@ class Store:
         """The events of a run after number `after`, whose digest is `digest`; checks that nothing is missing or changed."""
         after = max(after, 0)
         with self._reading() as connection:
-            rows = connection.execute(_record(name, after)).all()
+            rows = connection.execute(_record(name, after)).all() if name.isprintable() else []  # others do not exist, see create
             if not rows:
                 raise self._unknown(connection, name)
         try:
@@ -370,7 +370,8 @@ class Store:
 
     def _head(self, connection: sa.Connection, name: str, lock: bool = False) -> Head:
         query = sa.select(_runs.c.id, _runs.c.name, _runs.c.since, _runs.c.head, _runs.c.seal).where(_runs.c.name == name)
-        found = connection.execute(query.with_for_update() if lock else query).one_or_none()  # who appends to the same run waits
+        query = query.with_for_update() if lock else query  # who appends to the same run waits
+        found = connection.execute(query).one_or_none() if name.isprintable() else None  # others cannot be asked for, see create
         if found is None:
             raise self._unknown(connection, name)
         return Head(*found)

@@ -259,7 +259,9 @@ def _context(text: str | None, where: str) -> dict[str, Any] | None:
         return None
     try:
         return checked_context(json.loads(text))
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise InvalidValueError(f"{where}: the context is nested too deeply: write what lies deeper as text.") from None
+    except ValueError as error:
         raise InvalidValueError(f"{where}: the context must be a JSON object, got {text!r:.100}: {error}") from None
 
 
@@ -272,6 +274,13 @@ def _row(
     except InvalidValueError as error:
         raise InvalidValueError(f"{where}: {error}") from None
     return point, checked.pop(OBJECTIVE), checked, context
+
+
+def _beginning(entry: object) -> str:
+    try:
+        return f"{entry!r:.200}"
+    except RecursionError:
+        return "something that is nested too deeply"
 
 
 def from_json(text: str, settings: Settings, file: str = "JSON") -> list[Row]:
@@ -289,12 +298,12 @@ def from_json(text: str, settings: Settings, file: str = "JSON") -> list[Row]:
         where = f"{file}: measurement {i}"
         if not isinstance(entry, dict) or set(entry) - {"context", "constraints"} != {"params", OBJECTIVE}:
             raise InvalidValueError(
-                f'{where} must have "params", "objective", and "constraints" or "context", got {entry!r:.200}.'
+                f'{where} must have "params", "objective", and "constraints" or "context", got {_beginning(entry)}.'
             )
         given, params = entry.get("constraints") or {}, entry["params"]
         if not isinstance(params, dict) or not isinstance(given, dict) or set(given) != set(limits):
             raise InvalidValueError(
-                f"{where}: params and constraints map names to values, constraints are {limits}, got {entry!r:.200}."
+                f"{where}: params and constraints map names to values, constraints are {limits}, got {_beginning(entry)}."
             )
         context = entry.get("context")
         try:

@@ -62,7 +62,7 @@ Key = Annotated[
 class Office:
     """What the endpoints share: the runs, the threads that work on them, and the streams.
 
-    Each kind of work has threads of its own, so that none waits for another: stop and pause; approve and what else a person
+    Each kind of work has threads of its own, so that none waits for another: stop, pause and approve; what else a person
     decides; ask and tell; reading; and what has to be computed for those who look.
     """
 
@@ -84,7 +84,7 @@ class Office:
         return await asyncio.get_running_loop().run_in_executor(self._reading, partial(work, *arguments))
 
     async def halt(self, work: Callable[[], Result]) -> Result:
-        """What must never wait."""
+        """What must never wait, and takes no time itself."""
         return await asyncio.get_running_loop().run_in_executor(self._halting, work)
 
     async def act(self, work: Callable[[], Result]) -> Result:
@@ -375,7 +375,7 @@ def _acting(office: Office) -> APIRouter:
         office.feed.wake(name)
         return found
 
-    async def halt(name: str, step: Callable[[Campaign], object]) -> Any:
+    async def at_once(name: str, step: Callable[[Campaign], object]) -> Any:
         def work() -> dict[str, Any]:
             run = desk.run(name)
             persist(lambda: step(run.switch))
@@ -464,8 +464,8 @@ def _acting(office: Office) -> APIRouter:
     async def approve(name: Name, body: m.OfTrial, who: Who) -> Any:
         """Consent to the pending trial, or to the next start."""
         if body.trial.startswith("start-"):
-            return await decide(name, lambda gate: approve_start(gate, who.name, body.trial))
-        return await decide(name, lambda gate: gate.approve(body.trial, who=who.name))
+            return await at_once(name, lambda switch: approve_start(switch, who.name, body.trial))
+        return await at_once(name, lambda switch: switch.approve(body.trial, who=who.name))
 
     @router.post("/runs/{name}/reject", response_model=m.DoneAnswer)
     async def reject(name: Name, body: m.OfTrialWithReason, who: Who) -> Any:
@@ -476,7 +476,7 @@ def _acting(office: Office) -> APIRouter:
     async def pause(name: Name, who: Who, body: m.Pause | None = None) -> Any:
         """Nothing is asked or started until the run is resumed."""
         given = body or m.Pause()
-        return await halt(name, lambda switch: switch.pause(given.reason, who=who.name, seen=given.seen))
+        return await at_once(name, lambda switch: switch.pause(given.reason, who=who.name, seen=given.seen))
 
     @router.post("/runs/{name}/resume", response_model=m.DoneAnswer)
     async def resume(name: Name, who: Who, body: m.Resume | None = None) -> Any:
@@ -496,7 +496,7 @@ def _acting(office: Office) -> APIRouter:
     @router.post("/runs/{name}/stop", response_model=m.DoneAnswer)
     async def stop(name: Name, who: Who, body: m.Because | None = None) -> Any:
         """The stop button: nothing is asked or started any more, and a runner stops its plant."""
-        return await halt(name, lambda switch: switch.stop("" if body is None else body.reason, who=who.name))
+        return await at_once(name, lambda switch: switch.stop("" if body is None else body.reason, who=who.name))
 
     return router
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
@@ -135,7 +136,10 @@ class Connection(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
         if theirs in (h11.IDLE, h11.SEND_BODY):
-            self._deadline = self.loop.call_later(self._register.limits.patience, self._late)
+            patience = self._register.limits.patience * random.uniform(
+                1.0, 1.5
+            )  # thousands that came together do not go together
+            self._deadline = self.loop.call_later(patience, self._late)
 
     def _late(self) -> None:
         self._deadline = None

@@ -36,12 +36,12 @@ class Run:
 
     @cached_property
     def gate(self) -> Campaign:
-        """Approves, rejects and resumes: never waits for the worker, who finds out when he wants to write."""
+        """Rejects, retries, resumes, takes back: never waits for the worker, who finds out when he wants to write."""
         return Campaign(self.store, self.ledger)
 
     @cached_property
     def switch(self) -> Campaign:
-        """Pauses and stops: never waits for the gate either, which computes before it lets a trial through."""
+        """Pauses, stops and approves: never waits for the gate either, which computes when it takes a trial out of the way."""
         return Campaign(self.store, self.ledger)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +18,9 @@ API = "/api/"
 RUNS = "/api/v1/runs/"
 
 READING = ("GET", "HEAD")
+
+PAUSE = 0.25
+"""Seconds before somebody who sends too many requests is told so."""
 
 HEADERS = {
     b"content-security-policy": (
@@ -63,6 +67,8 @@ class Guard:
             headers.setdefault(name, value)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
+            if refusal.status_code == 429:  # who asks again without waiting would keep the server busy with refusals
+                await asyncio.sleep(PAUSE)
             await refusal(scope, receive, _with_headers(send, scope["path"]))
             return
         if scope["path"].startswith(API) and scope.get("raw_path"):  # names stay percent-encoded until a handler decodes them

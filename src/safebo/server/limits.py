@@ -33,7 +33,7 @@ class Limits:
     connections: int = 16_384
     """Connections at once, as far as the system allows; one address or one caller has half of them at most."""
     patience: float = 20.0
-    """Seconds for the head of a request, for its body, and for reading its answer."""
+    """Seconds for the head of a request, for its body (of some connections half as much again), and for reading its answer."""
 
 
 class Buckets:

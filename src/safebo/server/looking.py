@@ -65,11 +65,14 @@ class Apart:
         self._url = url
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     def __call__(self, name: str, question: Question) -> bytes:
         """The answer; errors of the other process are raised here."""
         with self._lock:
             for _ in range(2):
+                if self._closed:
+                    raise HTTPException(503, "The server is being stopped.")
                 process = self._process or self._start()
                 assert process.stdin is not None and process.stdout is not None
                 try:
@@ -78,7 +81,7 @@ class Apart:
                     found = pickle.load(process.stdout)
                     break
                 except (EOFError, OSError, ValueError, pickle.UnpicklingError):  # it was ended from outside, or by close
-                    self.close()
+                    self._end()
             else:
                 raise HTTPException(503, "The process that computes was ended: try again.")
         if isinstance(found, Exception):
@@ -95,7 +98,11 @@ class Apart:
         return self._process
 
     def close(self) -> None:
-        """End the process, in the middle of a computation too: it writes nothing."""
+        """End the process for good, in the middle of a computation too: it writes nothing."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -286,6 +286,7 @@ function drawNext() {
     html("p", { class: "state" }, !may("approve") && trial.waiting ? "Waits for an operator's approval." : state),
     html("dl", { class: "params" }, Object.entries(trial.params).map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, show(value, 5), " ", html("small", {}, unit[name] || ""))))),
     ...page.run.outputs.map((o) => certificate(o, trial)),
+    page.run.doubtful.includes(trial.id) ? html("p", { class: "state bad" }, "It was certified with a measurement that was taken back later.") : "",
     html("p", { class: "note" }, `Each certificate holds with probability ${show(trial.probability, 3)} (confidence ${show(trial.confidence, 3)}). Sub-domain ${Object.entries(trial.cube).map(([n, [a, b]]) => `${n} ${show(a)}…${show(b)}`).join(", ")}. Trial ${trial.id}, asked for by ${trial.asked_by} at ${clock(trial.asked_at)}${trial.approved_by ? `, approved by ${trial.approved_by} at ${clock(trial.approved_at)}` : confirm ? "" : "; this run needs no approval"}${trial.refutations ? `; ${trial.refutations} norm bounds were refuted at this step` : ""}.`));
   buttons(trial.waiting
     ? [["approve go", "a", "Approve", () => approve(trial.id)], ["reject no", "r", "Reject", askReject]]
@@ -375,12 +376,14 @@ function drawSlice() {
   drawAge();
 }
 
+const count = (n) => `${n} measurement${n === 1 ? "" : "s"}`;
+
 // A picture that newer measurements are not in says so, and fades.
 function drawAge() {
   const data = page.slice, old = Boolean(data && page.run && page.sliceKnown !== known());
   for (const id of ["slice", "best", "norms"]) $(id).classList.toggle("old", old);
   $("age").hidden = !old;
-  if (old) $("age").textContent = `Computed from ${data.measurements} measurements, ${page.run.measurements} are in. Being computed anew …`;
+  if (old) $("age").textContent = `Computed from ${count(data.measurements)}; ${page.run.measurements} are in. Being computed anew …`;
 }
 
 function drawNorms() { if (page.norms) $("norms").replaceChildren(norms($("norms"), page.norms, page.view.norm)); }
