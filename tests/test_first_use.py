@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from safebo import Box, Constraint, Matern, SafeOptimizer
+from safebo.runs.prepare import prepare
+
 RUN = """
 import sys
 from safebo import AdaptiveScenario, Box, Matern, PosteriorScenario, SafeOptimizer
@@ -103,3 +106,58 @@ caching.IndexDataCacheFile.save = full""")  # fmt: skip
     done = process(full, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:4] == ["6.0", "9.0"] * 2 and done.stdout.count("CacheWarning") == 1
+
+
+TOML = """
+[run]
+name = "rig"
+database = "runs.db"
+experiments = 1
+[parameters.a]
+bounds = [0.0, 1.0]
+[objective]
+threshold = 0.0
+[limits.heat]
+upper = 5.0
+[kernel]
+lengthscale = 0.3
+[start]
+a = 0.5
+[plant]
+type = "python"
+callable = "rig:measure"
+timeout = 20.0
+"""
+RIG = 'def measure(params):\n    open("ran", "a").write("x")\n    return 0.9, {"heat": 1.0}\n'
+BROKEN = """
+import sys
+from safebo.compute import fused_cpu
+def fails(*given):
+    raise RuntimeError("the compiler is broken")
+fused_cpu._intersect = fails
+from safebo.cli import main
+sys.argv = ["safebo", *{command!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize("command", [["check", "rig.toml"], ["run", "rig.toml"]])
+def test_what_cannot_be_computed_is_found_before_the_first_experiment(tmp_path, command):
+    (tmp_path / "rig.toml").write_text(TOML)
+    (tmp_path / "rig.py").write_text(RIG)
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN.format(command=command)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode != 0 and "the compiler is broken" in done.stderr
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "runs.db").exists()
+
+
+def test_a_rehearsal_stays_inside_every_limit_and_leaves_nothing():
+    limits = {
+        "two": Constraint(-1.0, upper=0.5), "above": Constraint(upper=-3.0), "below": Constraint(2.0),
+    }  # fmt: skip
+    for threshold in (None, 5.0):
+        opt = SafeOptimizer(Box.unit(1), threshold, constraints=limits, kernel=Matern(1.5, 0.3), points_per_axis=21)
+        before = opt.state
+        prepare(opt.state.settings)
+        assert opt.state is before
