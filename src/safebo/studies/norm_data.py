@@ -218,13 +218,13 @@ def _optimized(
     problem: RKHSProblem, locality: LocalCubes, family: Family, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
     """The samples of a run of Algorithm 4, (t, n) and (t,)."""
-    optimizer = presets.algorithm_4(
-        problem.domain, problem.threshold, kernel=problem.kernel, noise=problem.noise, norm=Scenario(m=SCENARIOS), cubes=locality,
-        points_per_axis=GRID[family.dim], min_width=float(rng.choice([0.1, 0.1, 0.0])), seed=int(rng.integers(2**32)),
-    )  # fmt: skip
-    plant = problem.plant(int(rng.integers(2**32)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SafeboWarning)
+        optimizer = presets.algorithm_4(
+            problem.domain, problem.threshold, kernel=problem.kernel, noise=problem.noise,
+            norm=Scenario(m=SCENARIOS), cubes=locality, points_per_axis=GRID[family.dim], min_width=float(rng.choice([0.1, 0.1, 0.0])), seed=int(rng.integers(2**32)),
+        )  # fmt: skip
+        plant = problem.plant(int(rng.integers(2**32)))
         optimizer.tell(problem.initial, max(plant(problem.initial), problem.threshold))  # a start that is safe despite the noise
         for _ in range(family.experiments):
             trial = optimizer.ask()
