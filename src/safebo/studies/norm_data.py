@@ -222,7 +222,8 @@ def _optimized(
         warnings.simplefilter("ignore", SafeboWarning)
         optimizer = presets.algorithm_4(
             problem.domain, problem.threshold, kernel=problem.kernel, noise=problem.noise,
-            norm=Scenario(m=SCENARIOS), cubes=locality, points_per_axis=GRID[family.dim], min_width=float(rng.choice([0.1, 0.1, 0.0])), seed=int(rng.integers(2**32)),
+            norm=Scenario(m=SCENARIOS), cubes=locality, points_per_axis=GRID[family.dim],
+            min_width=float(rng.choice([0.1, 0.1, 0.0])), seed=int(rng.integers(2**32)),
         )  # fmt: skip
         plant = problem.plant(int(rng.integers(2**32)))
         optimizer.tell(problem.initial, max(plant(problem.initial), problem.threshold))  # a start that is safe despite the noise
