@@ -43,6 +43,9 @@ class Journal(Protocol):
     def told(self, samples: tuple[Sample, ...], record: NormRecord | None) -> None:
         """Before measurements count; `record` are the norms that a trial was certified with."""
 
+    def refused(self, reason: str) -> None:
+        """A first measurement outside a limit was told: it is no start, and nothing may follow before a person has looked."""
+
     def aborted(self, abort: Abort) -> None:
         """Before an aborted experiment counts."""
 

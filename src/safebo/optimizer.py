@@ -275,9 +275,11 @@ class SafeOptimizer:
         for what, value, constraints, context in rows:
             sample = self._sample(what, value, constraints, context)
             if not started and (violated := outside(self._state.outputs, sample.values)):
+                text = f"{self.domain.as_dict(np.array(sample.point))} is not safe: {self._limits(violated)}"
+                if self._journal is not None and len(rows) == 1:
+                    self._journal.refused(f"the start {text}")
                 raise UnsafeInitialSampleError(
-                    f"The initial sample {self.domain.as_dict(np.array(sample.point))} is not safe: {self._limits(violated)}. "
-                    "Start from a parameter that is known to be safe, or correct the threshold."
+                    f"The initial sample {text}. Start from a parameter that is known to be safe, or correct the threshold."
                 )
             samples, started = (*samples, sample), True
         if not samples:

@@ -221,22 +221,35 @@ def test_consent_from_another_process(store, tmp_path):
 
 
 @pytest.mark.parametrize("intruder", ["send", "stop", "approve"])
-def test_of_two_that_send_a_start_at_once_one_is_refused(store, tmp_path, monkeypatch, intruder):
+def test_who_comes_while_a_start_is_sent_comes_after_it(store, tmp_path, monkeypatch, intruder):
     made, real = campaign(store), next_start
+    step = {"send": send_start, "stop": Campaign.stop, "approve": approve_start}[intruder]
+    came, said = threading.Event(), []
+
+    def late(quicker):
+        came.set()
+        try:
+            step(quicker)
+        except ConflictError as error:
+            said.append(str(error))
+
     with Store.open(tmp_path / "x.db") as other:
-        quicker, acted = Campaign.open(other, "run"), []
+        thread = threading.Thread(target=late, args=(Campaign.open(other, "run"),))
 
         def slow(ledger):
             result = real(ledger)
-            if not acted:
-                acted.append(intruder)
-                {"send": send_start, "stop": Campaign.stop, "approve": approve_start}[intruder](quicker)
+            if not came.is_set():
+                thread.start()
+                came.wait(10.0)
+                time.sleep(0.3)
             return result
 
         monkeypatch.setattr("safebo.runs.starts.next_start", slow)
-        with pytest.raises(ConflictError, match="another process"):
-            send_start(made)
-    assert real(made.ledger).out == (intruder == "send")
+        assert send_start(made) == START
+        thread.join(30.0)
+    assert real(made.ledger).out and [e.kind for e in made.events()].count("configured") == 1
+    assert (made.ledger.status == "stopped") == (intruder == "stop")
+    assert said == [] if intruder == "stop" else "handed" in said[0]
 
 
 def test_a_start_is_sent_once(store):
@@ -267,7 +280,9 @@ def test_an_unsafe_start_stops_the_run(store):
     result = operate(made, rig.plant(), Someone())
     assert (result.end, len(rig.ran), made.ledger.status, made.ledger.state.step) == (End.VIOLATION, 1, "stopped", 0)
     assert "-1" in made.ledger.reason
-    assert operate(made, rig.plant(), Someone()).end is End.STOPPED
+    assert operate(made, rig.plant(), Someone()).end is End.VIOLATION
+    with pytest.raises(ConflictError, match="accepted"):
+        made.resume()
 
 
 def test_limits_are_told(store):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
 
 import pytest
 
 from safebo import Box, Constraint, Fixed, Matern, SafeOptimizer
-from safebo.exceptions import ConflictError, InvalidValueError, PendingTrialError, StopReason
+from safebo.exceptions import ConflictError, DrivenError, InvalidValueError, PendingTrialError, StopReason
 from safebo.runs import Campaign, Follower, Ledger, RunConfig, Store
 from safebo.runs.operate import End, operate
 from safebo.runs.plants import CallablePlant
-from safebo.runs.starts import next_start
+from safebo.runs.starts import approve_start, next_start, send_start
 from tests.runs.common import certificate, execute, optimizer, plant
 
 pytestmark = pytest.mark.filterwarnings("ignore::safebo.exceptions.SafeboWarning")
@@ -336,3 +338,153 @@ def test_the_database_is_what_it_was(store, database_url):
     with pytest.raises(ConflictError):
         campaign.void(7)
     assert execute(database_url, "SELECT COUNT(*) FROM safebo_events") == before
+
+
+# -- what somebody else does at the same moment --------------------------------------------------------------------------------
+
+
+def test_stop_is_never_refused_because_others_write(store, database_url):
+    campaign = Campaign.create(store, "r", limited(), config=RunConfig(on_violation="continue"))
+    over = threading.Event()
+
+    def write():
+        with Store.open(database_url) as mine:
+            busy = Campaign.open(mine, "r")
+            while not over.is_set():
+                with contextlib.suppress(ConflictError):
+                    busy.configure(notes="x")
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for verb in (campaign.pause, campaign.resume, campaign.stop, campaign.resume) * 4:
+            verb()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(30.0)
+
+
+def test_a_key_gets_no_trial_back_after_a_stop_or_with_an_old_certificate(store):
+    campaign = Campaign.create(store, "r", limited(), config=RunConfig(on_violation="continue"))
+    out = campaign.hand_out(key="k")
+    assert campaign.hand_out(key="k") == out
+    campaign.stop()
+    assert campaign.hand_out(key="k") is None
+    campaign.resume()
+    campaign.tell({"a": out.trial.params["a"]}, 1.0, {"temp": 0.999})
+    with pytest.raises(PendingTrialError):
+        campaign.hand_out(key="k")
+
+
+def test_a_key_belongs_to_its_caller_whatever_is_sent(store):
+    campaign = Campaign.create(store, "r", limited())
+    campaign.tell({"a": 0.55}, 1.0, {"temp": 0.1}, key="k", who="rig 1")
+    assert campaign.tell({"a": 0.55}, 1.0, {"temp": 0.1}, key="k", who="rig 1").repeated
+    with pytest.raises(ConflictError, match="another"):
+        campaign.tell({"a": 0.55}, 1.0, {"temp": 0.1}, key="k", who="rig 2")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_trial_that_is_out_while_a_measurement_is_taken_back(store, number):
+    campaign = Campaign.create(store, "r", limited())
+    campaign.tell({"a": 0.51}, 1.0, {"temp": 0.01})
+    campaign.tell({"a": 0.53}, 1.0, {"temp": 0.02})
+    out = campaign.hand_out()
+    campaign.void(number)
+    campaign.tell(out.trial.id, 1.0, {"temp": 0.03})
+    state = Ledger.of("r", campaign.events()).state
+    assert SafeOptimizer.from_json(state.to_json()).ask() == campaign.optimizer.ask()
+    assert all(record.step < number for record in state.records)  # what was estimated with it is forgotten
+
+
+def test_the_only_measurement_stays_while_an_experiment_is_at_the_plant(store):
+    campaign = Campaign.create(store, "r", limited())
+    out = campaign.hand_out()
+    with pytest.raises(ConflictError, match="the only one"):
+        campaign.void(1)
+    campaign.tell(out.trial.id, 1.0, {"temp": 46.0})
+    assert campaign.ledger.halted is StopReason.VIOLATION
+
+
+def test_measurements_told_again_after_they_were_taken_back(store):
+    """The state is an earlier one again, and so is its trial."""
+    campaign = Campaign.create(store, "r", limited())
+    campaign.tell({"a": 0.51}, 1.0, {"temp": 0.01})
+    out = campaign.hand_out()
+    campaign.tell(out.trial.id, 1.0, {"temp": 0.02})
+    campaign.void(3)
+    campaign.void(2)
+    campaign.tell({"a": 0.51}, 1.0, {"temp": 0.01})
+    again = campaign.hand_out()
+    assert again is not None and again.out
+    campaign.tell(again.trial.id, 1.0, {"temp": 0.02})
+    assert Ledger.of("r", campaign.events()) == campaign.ledger
+
+
+def test_a_stop_under_a_violation_comes_back_when_that_is_taken_back(store):
+    campaign = Campaign.create(store, "r", limited())
+    campaign.stop("smoke")
+    campaign.tell({"a": 0.6}, 1.0, {"temp": 46.0})
+    assert campaign.ledger.halted is StopReason.VIOLATION
+    campaign.void(2)
+    assert (campaign.ledger.halted, campaign.ledger.reason) == (StopReason.STOPPED, "smoke")
+
+
+def test_a_first_measurement_outside_a_limit_stops_the_run_at_every_door(database_url, store):
+    opt = SafeOptimizer(Box({"a": (0.0, 1.0)}), 0.0, norm=Fixed(2.0), kernel=Matern(1.5, 0.2), cubes=None, points_per_axis=50)
+    campaign = Campaign.create(store, "r", opt)
+    with pytest.raises(InvalidValueError, match="not safe"):
+        campaign.tell({"a": 0.5}, -46.0)
+    assert campaign.ledger.halted is StopReason.VIOLATION and "-46" in campaign.ledger.reason
+    campaign.resume(accept_violation=True)
+    with pytest.raises(InvalidValueError, match="not safe"):
+        SafeOptimizer.load(database_url, "r").tell({"a": 0.5}, -46.0)
+    assert campaign.ledger.halted is StopReason.VIOLATION
+
+
+def test_a_start_that_is_taken_back_needs_a_new_approval(store):
+    opt = SafeOptimizer(Box({"a": (0.0, 1.0)}), 0.0, norm=Fixed(2.0), kernel=Matern(1.5, 0.2), cubes=None, points_per_axis=50)
+    plan = {"type": "manual", "start": [{"a": 0.5}], "repeats": 2}
+    made = Campaign.create(store, "r", opt, config=RunConfig(plant=plan, confirm=True))
+    for _ in range(2):
+        approve_start(made)
+        send_start(made)
+        made.tell({"a": 0.5}, 0.8)
+    made.void(2)
+    start = next_start(made.ledger)
+    assert (start.number, start.attempt, start.out, start.approved) == (2, 3, False, None)
+
+
+def test_what_one_program_hands_out_again_is_not_another_ones(database_url):
+    opt = limited()
+    opt.save(database_url, "r")
+    out = opt.ask()
+    other = Campaign.load(database_url, "r")
+    other.retry(out.id)
+    assert other.hand_out().trial == out
+    with pytest.raises(PendingTrialError):
+        opt.ask()
+
+
+def test_what_a_runner_has_at_the_plant_is_nobody_elses(store, database_url):
+    campaign = Campaign.create(store, "r", limited())
+    said = []
+
+    def measure(params):
+        loaded = SafeOptimizer.load(database_url, "r")
+        trial = loaded.pending
+        for step in (
+            loaded.retry,
+            lambda: loaded.tell(trial, 1.0, {"temp": 0.1}),
+            lambda: loaded.tell(trial, status="aborted", reason="x"),
+        ):
+            with pytest.raises(DrivenError):
+                step()
+            said.append(trial.id)
+        campaign.pause()
+        return {"objective": 1.0, "constraints": {"temp": 0.5}}
+
+    assert operate(campaign, CallablePlant(measure), _Quiet()).end is End.PAUSED
+    assert len(said) == 3 and campaign.ledger.pending is None

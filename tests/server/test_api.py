@@ -319,6 +319,8 @@ def test_a_run_without_a_safe_measurement_waits_for_one(served: Served) -> None:
                    served.viewer.get(f"{run}/slice", params={"x": "kp"})):  # fmt: skip
         assert answer.status_code == 409 and "no safe measurement" in answer.json()["detail"]
     assert served.operator.post(f"{run}/tell", json={"params": {"kp": 2.0}, "objective": -1.0}).status_code == 422
+    assert served.viewer.get(run).json()["status"] == "stopped"  # what was measured outside a limit is no start, whoever tells it
+    assert served.operator.post(f"{run}/resume", json={"accept_violation": True}).status_code == 200
     assert served.operator.post(f"{run}/tell", json={"params": {"kp": 2.0}, "objective": 0.8}).status_code == 200
     assert served.operator.post(f"{run}/ask").json()["ready"]
 

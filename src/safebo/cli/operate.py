@@ -112,6 +112,7 @@ def resume(
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
     with opened(run, db) as (store, campaign), driving(campaign):
+        seen, halted = campaign.ledger.seq, campaign.ledger.halted is not None
         _follow_file(campaign, run, who)
         spec = campaign.ledger.config.plant
         _agree(store, campaign, spec, trust_plant or run.endswith(".toml"), asks=at_terminal() and not as_json)
@@ -126,8 +127,8 @@ def resume(
         changes = {key: value for key, value in (("experiments", experiments), ("confirm", confirm)) if value is not None}
         if changes:
             campaign.configure(who=who, **changes)
-        if campaign.ledger.halted is not None:
-            campaign.resume(who=who, accept_violation=accept_violation)
+        if halted:  # as it was when this command began: what stopped it since was not seen
+            campaign.resume(who=who, accept_violation=accept_violation, seen=seen)
         _go(campaign, plant, who, as_json=as_json, waits=not no_wait, db=db)
 
 

@@ -83,7 +83,7 @@ class Campaign:
         self._lock = threading.RLock()
         self._optimizer = optimizer
         self._direct = direct  # the optimizer is in a user's hands: what it asks for is handed out
-        self._mine: str | None = None  # the trial that this object handed out
+        self._mine = 0  # number of the event with which this object handed out a trial
         self.drives: Lease | None = None  # held while this object sends experiments to a plant, see `runs.driving`
         self._who = user()
         self._request: Request | None = None
@@ -121,7 +121,7 @@ class Campaign:
             events += [Event("asked", _asked(trial, optimizer._issued[trial.id].record), signed)]
             events += [Event("started", {"trial": trial.id}, signed)]
         campaign = cls(store, Ledger.of(name, store.create(name, events)), optimizer, direct=direct)
-        campaign._mine = None if trial is None else trial.id
+        campaign._mine = 0 if trial is None else campaign._ledger.seq
         return campaign
 
     @classmethod
@@ -210,6 +210,14 @@ class Campaign:
 
         return self._act(who, work)
 
+    def _again(self, pending: Pending) -> Pending | None:
+        """A trial that was handed out, for the one who asks for it once more: perhaps the answer was lost, and it never ran."""
+        if self._ledger.halted is not None:
+            return None
+        if pending.stale:
+            raise pending_error(self._ledger)
+        return pending
+
     def _present(self) -> Pending | None:
         """The pending trial if its certificate is of the present; otherwise it is withdrawn, and nothing is pending."""
         pending = self._ledger.pending
@@ -274,16 +282,17 @@ class Campaign:
     def hand_out(self, *, who: str = "", key: str | None = None) -> Pending | None:
         """`ask` and `start` in one: the next trial, handed out unless it waits for an approval; None if there is none.
 
-        key: asking again with the key that got a trial gets the same trial, as long as it is out.
+        key: asking again with the key that got a trial gets the same trial, as long as it is out, the run goes on, and nothing
+        was told beside it.
         """
-        request = None if key is None else _request(key, "hand out", who or user())
+        request = None if key is None else _request(key, "hand out", None, who or user())
 
         def work() -> Pending | None:
             pending = self._ledger.pending
             served = None if request is None else self._served(request)
             if served is not None:
                 if pending is not None and pending.out and pending.started_seq == served.seq:
-                    return pending
+                    return self._again(pending)
                 started = self.store.events(self.name, served.seq - 1)[0]
                 raise ConflictError(
                     f"The key {key!r} belongs to trial {started.body['trial']}, which is not out any more: use a new key."
@@ -381,44 +390,57 @@ class Campaign:
 
         seen: number of the last event that the caller knew; `ConflictError` if the run was switched since.
         """
+        event = Event("paused", {"reason": _text(reason, "reason")})
 
-        def work() -> None:
-            self._ledger.require_seen(seen)
-            self._append(Event("paused", {"reason": _text(reason, "reason")}))
+        def decide(ledger: Ledger) -> Event:
+            ledger.require_seen(seen)
+            return event
 
-        self._act(who, work)
+        self._act(who, lambda: self._insist(decide))
 
     def stop(self, reason: str = "", *, who: str = "") -> None:
         """The stop button: nothing is asked or started, and a runner stops its plant."""
-        body = {"cause": StopReason.STOPPED.value, "reason": _text(reason, "reason")}
-        self._act(who, lambda: self._append(Event("stopped", body)))
+        event = Event("stopped", {"cause": StopReason.STOPPED.value, "reason": _text(reason, "reason")})
+        self._act(who, lambda: self._insist(lambda _: event))
 
     def resume(self, reason: str = "", *, who: str = "", accept_violation: bool = False, seen: int | None = None) -> None:
         """Go on after a pause or a stop; after a violation only if it is accepted explicitly.
 
-        seen: number of the last event that the caller knew; `ConflictError` if the run was switched since.
+        seen: number of the last event that the caller knew, by default the last one now; `ConflictError` if the run was switched
+        since.
         """
+        text = _text(reason, "reason")
 
         def work() -> None:
-            ledger = self._ledger
-            ledger.require_seen(seen)
-            if ledger.halted is StopReason.VIOLATION and not accept_violation:
-                raise ConflictError(
-                    f"Run {ledger.name!r} was stopped by a violation: {ledger.reason}. {StopReason.VIOLATION.advice} Then "
-                    "resume it and say that the violation is accepted."
-                )
-            self._append(Event("resumed", {"reason": _text(reason, "reason"), "accepted": ledger.halted is StopReason.VIOLATION}))
+            known = self._ledger.seq if seen is None else seen
+
+            def decide(ledger: Ledger) -> Event:
+                ledger.require_seen(known)
+                violated = ledger.halted is StopReason.VIOLATION
+                if violated and not accept_violation:
+                    raise ConflictError(
+                        f"Run {ledger.name!r} was stopped by a violation: {ledger.reason}. {StopReason.VIOLATION.advice} Then "
+                        "resume it and say that the violation is accepted."
+                    )
+                return Event("resumed", {"reason": text, "accepted": violated})
+
+            self._insist(decide)
 
         self._act(who, work)
 
     def configure(self, *, who: str = "", **changes: Any) -> None:
         """Change the configuration, see `RunConfig`."""
+        self.reconfigure(lambda _: changes, who=who)
 
-        def work() -> None:
-            entry = self._ledger.config.changed(changes).entry()
-            self._append(Event("configured", {"changes": {name: entry[name] for name in changes}}))
+    def reconfigure(self, change: Callable[[Ledger], Mapping[str, Any]], *, who: str = "") -> None:
+        """Change what `change` makes of the run as it is when that is stored; what it raises is passed on."""
 
-        self._act(who, work)
+        def decide(ledger: Ledger) -> Event:
+            changes = change(ledger)
+            entry = ledger.config.changed(changes).entry()
+            return Event("configured", {"changes": {name: entry[name] for name in changes}})
+
+        self._act(who, lambda: self._insist(decide))
 
     def _not_at_the_plant(self, trial: str) -> Pending:
         """The pending trial, of which no other process says at this moment that it is running it."""
@@ -452,7 +474,7 @@ class Campaign:
     def _once(self, verb: str, content: Any, key: str | None, who: str, work: Callable[[], Receipt]) -> Receipt:
         if key is None:
             return self._act(who, work)
-        request = _request(key, verb, content)
+        request = _request(key, verb, content, who or user())
 
         def first_or_again() -> Receipt:
             served = self._served(request)
@@ -473,6 +495,22 @@ class Campaign:
         stopped = events[last].kind == "stopped"  # after the measurement that stopped it, in the same step
         violated = events[last - stopped].body.get("violated", {})
         return Receipt(last, violated, self._ledger.status, repeated)
+
+    def _insist(self, decide: Callable[[Ledger], Event]) -> None:
+        """Append one event, whatever others write at this moment: nobody who stops a run is told that somebody was quicker."""
+
+        def after(fresh: list[Event]) -> list[Event]:
+            ledger = self._ledger
+            for event in fresh:
+                ledger = ledger.after(event)
+            chosen = decide(ledger)
+            signed = Event(chosen.kind, chosen.body, self._who)
+            ledger.after(signed)
+            return [signed]
+
+        lease = None if self.drives is None else self.drives.token
+        for event in self.store.append_now(self.name, self._ledger.seq, self._ledger.digest, after, lease=lease):
+            self._ledger = self._ledger.after(event)
 
     def _append(self, *events: Event) -> None:
         """Check against the rules, store, and only then count."""
@@ -511,17 +549,16 @@ class _Writer:
         campaign = self._campaign
         with campaign._lock:
             pending = campaign._ledger.pending
-            again = pending is not None and pending.trial.id == trial.id
             if pending is not None and pending.stale and not pending.out:
                 campaign._append(*_withdrawal(campaign._ledger))
                 return False
-            if again and pending is not None and not pending.stale and campaign._mine == trial.id:
+            if pending is not None and pending.out and not pending.stale and campaign._mine == pending.started_seq:
                 return True  # asked for again by the same program, which knows what it did with it
             if pending is None or pending.out:
                 campaign._append(Event("asked", _asked(trial, record)))
             if campaign._direct:  # what the user gets is handed out
                 campaign._append(Event("started", {"trial": trial.id}))
-                campaign._mine = trial.id
+                campaign._mine = campaign._ledger.seq
             return True
 
     def exhausted(self, reason: StopReason) -> None:
@@ -533,6 +570,7 @@ class _Writer:
     def told(self, samples: tuple[Sample, ...], record: NormRecord | None) -> None:
         campaign = self._campaign
         with campaign._lock:
+            self._not_of_a_runner(samples[0].trial)
             outputs = campaign._ledger.state.outputs
             entry = None if record is None else record.entry()
             events = [
@@ -548,19 +586,33 @@ class _Writer:
 
     def aborted(self, abort: Abort) -> None:
         with self._campaign._lock:
+            self._not_of_a_runner(abort.trial)
             beside = _beside(self._campaign._ledger, abort.trial)
             self._campaign._append(*self.before, *beside, Event("aborted", {"abort": abort.entry()}))
+
+    def _not_of_a_runner(self, trial: str | None) -> None:
+        """Nobody but the runner tells what became of the experiment that it has at the plant."""
+        pending = self._campaign._ledger.pending
+        if trial is not None and pending is not None and pending.trial.id == trial:
+            self._campaign._not_at_the_plant(trial)
+
+    def refused(self, reason: str) -> None:
+        campaign = self._campaign
+        with campaign._lock:
+            if campaign._ledger.config.on_violation == "stop":
+                body = {"cause": StopReason.VIOLATION.value, "reason": _text(reason[:LONGEST_TEXT], "reason")}
+                campaign._insist(lambda _: Event("stopped", body))
 
     def retried(self, trial: Trial) -> bool:
         campaign = self._campaign
         with campaign._lock:
-            pending = campaign._ledger.require(trial.id)
+            pending = campaign._not_at_the_plant(trial.id)
             retried = Event("retried", {"trial": trial.id})
             if pending.stale:
                 campaign._append(retried, *_withdrawal(campaign._ledger))
                 return False
             campaign._append(retried, Event("started", {"trial": trial.id}))
-            campaign._mine = trial.id
+            campaign._mine = campaign._ledger.seq
             return True
 
 
@@ -586,10 +638,10 @@ def _beside(ledger: Ledger, trial: str | None) -> tuple[Event, ...]:
     return _withdrawal(ledger)
 
 
-def _request(key: object, verb: str, content: Any) -> Request:
+def _request(key: object, verb: str, content: Any, who: str) -> Request:
     if not isinstance(key, str) or not 0 < len(key) <= 200 or not key.isprintable():
         raise InvalidValueError(f"An idempotency key is text of 1 to 200 printable characters, got {key!r:.220}.")
-    text = json.dumps([verb, content], default=repr, sort_keys=True)
+    text = json.dumps([verb, content, who], default=repr, sort_keys=True)  # a key is its caller's
     return Request(key, hashlib.sha256(text.encode()).hexdigest())
 
 

@@ -140,6 +140,7 @@ class Ledger:
     numbers: tuple[int, ...] = ()  # of the samples, counted from 1 as they were told: one that is taken back leaves a gap
     told: int = 0  # measurements so far, those that were taken back included
     violations: tuple[int, ...] = ()  # numbers of the measurements outside a limit
+    beneath: tuple[StopReason, str] | None = None  # what had halted the run before a violation did
     accepted: int = 0  # violations up to this number were accepted when the run was resumed
     voided: tuple[Voided, ...] = ()
     doubtful: frozenset[str] = frozenset()  # trials whose certificate rested on a measurement that was taken back later
@@ -262,13 +263,14 @@ def _asked(ledger: Ledger, event: Event) -> Ledger:
     if ledger.pending is not None:
         raise pending_error(ledger)
     trial = trial_of(event.body["trial"])
-    if trial.id in ledger.closed:
+    if trial.id in {sample[3] for sample in ledger.samples} | {abort[4] for abort in ledger.aborts}:
         raise ConflictError(f"Trial {trial.id} of run {ledger.name!r} has been told or aborted already.")
     entry = event.body.get("record")
     record = None if entry is None else record_of(entry, len(ledger.state.outputs))
     pending = Pending(trial, event.at, event.who, record=record)
     asked = (*ledger.asked, (trial.id, ledger.told))
-    return replace(ledger, pending=pending, halt=None, reason="", asked=asked, asked_at=event.at)
+    closed = ledger.closed - {trial.id}  # with a measurement taken back, an earlier state and its trial may come again
+    return replace(ledger, pending=pending, halt=None, reason="", asked=asked, asked_at=event.at, closed=closed)
 
 
 def _approved(ledger: Ledger, event: Event) -> Ledger:
@@ -351,13 +353,18 @@ def _voided(ledger: Ledger, event: Event) -> Ledger:
         why = "has been taken back already" if before else f"does not exist: there are {ledger.told}"
         raise ConflictError(f"Measurement {number!r:.50} of run {ledger.name!r} {why}.")
     index = ledger.numbers.index(number)
+    if len(ledger.samples) == 1 and ledger.pending is not None and ledger.pending.out:
+        raise ConflictError(
+            f"Measurement {number} of run {ledger.name!r} is the only one, and trial {ledger.pending.trial.id} is at the plant: "
+            "tell or abort that first."
+        )
     state = ledger.state.without(index)
     sample = ledger.samples[index]
     entry = Voided(number, sample, event.body.get("reason", ""), event.who, event.at)
     doubtful = {trial for trial, told in ledger.asked if told >= number}
     violations = tuple(v for v in ledger.violations if v != number)
     result = replace(
-        _aged(ledger),
+        _aged(ledger, index),
         samples=tuple(s.entry() for s in state.samples),
         numbers=(*ledger.numbers[:index], *ledger.numbers[index + 1 :]),
         records=tuple(r.entry() for r in state.records),
@@ -369,8 +376,10 @@ def _voided(ledger: Ledger, event: Event) -> Ledger:
     )
     unaccepted = [v for v in violations if v > ledger.accepted]
     if number in ledger.violations and ledger.halt is StopReason.VIOLATION and not unaccepted:
-        reason = f"the measurement that stopped the run, number {number}, was taken back"
-        return replace(result, halt=StopReason.PAUSED, reason=reason, switched=ledger.seq + 1)
+        halt, reason = StopReason.PAUSED, f"the measurement that stopped the run, number {number}, was taken back"
+        if ledger.beneath is not None:
+            halt, reason = ledger.beneath
+        return replace(result, halt=halt, reason=reason, switched=ledger.seq + 1, beneath=None)
     if ledger.status == "finished":  # other data: there may be something to ask for again
         return replace(result, halt=None, reason="")
     return result
@@ -384,8 +393,15 @@ def _resolved(ledger: Ledger, trial: object) -> Ledger:
     return replace(ledger, pending=None, closed=ledger.closed | {str(trial)})
 
 
-def _aged(ledger: Ledger) -> Ledger:
-    return ledger if ledger.pending is None else replace(ledger, pending=replace(ledger.pending, stale=True))
+def _aged(ledger: Ledger, without: int | None = None) -> Ledger:
+    """The pending trial is of the past; norms that were estimated with the sample that is taken back are void."""
+    pending = ledger.pending
+    if pending is None:
+        return ledger
+    record = pending.record
+    if record is not None and without is not None and record.step > without:
+        record = None
+    return replace(ledger, pending=replace(pending, stale=True, record=record))
 
 
 def _exhausted(ledger: Ledger, event: Event) -> Ledger:
@@ -404,14 +420,17 @@ def _stopped(ledger: Ledger, event: Event) -> Ledger:
     cause = StopReason(event.body["cause"])
     if ledger.status == "stopped" and cause is not StopReason.VIOLATION:
         raise ConflictError(f"Run {ledger.name!r} is stopped already.")
-    return replace(ledger, halt=cause, reason=event.body.get("reason", ""), switched=ledger.seq + 1)
+    beneath = ledger.beneath
+    if cause is StopReason.VIOLATION and ledger.halted in (StopReason.PAUSED, StopReason.STOPPED):
+        beneath = ledger.halted, ledger.reason
+    return replace(ledger, halt=cause, reason=event.body.get("reason", ""), switched=ledger.seq + 1, beneath=beneath)
 
 
 def _resumed(ledger: Ledger, event: Event) -> Ledger:
     if ledger.halted is None:
         raise ConflictError(f"Run {ledger.name!r} is {ledger.status}: there is nothing to resume.")
     accepted = ledger.told if ledger.halt is StopReason.VIOLATION else ledger.accepted
-    return replace(ledger, halt=None, reason="", switched=ledger.seq + 1, accepted=accepted)
+    return replace(ledger, halt=None, reason="", switched=ledger.seq + 1, accepted=accepted, beneath=None)
 
 
 def _configured(ledger: Ledger, event: Event) -> Ledger:

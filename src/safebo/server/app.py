@@ -434,12 +434,7 @@ def _acting(office: Office) -> APIRouter:
         what = _target(body.trial, body.params)
 
         def step(run: Run) -> Receipt:
-            pending = run.ledger.pending
-            if pending is not None and pending.trial.id == what and not pending.out:
-                raise ConflictError(
-                    f"Trial {what} has not been handed out: ask for it first. What was measured without asking is told with its "
-                    "parameters."
-                )
+            _require_out(run.ledger, what)
             return run.worker.tell(what, body.objective, body.constraints, context=body.context, who=who.name, key=key)
 
         return await measure(name, who.name, step)
@@ -448,7 +443,12 @@ def _acting(office: Office) -> APIRouter:
     async def abort(name: Name, body: m.Abort, who: Who, key: Key = None) -> Any:
         """An experiment that failed or was stopped: others keep away from it."""
         what = _target(body.trial, body.params)
-        return await measure(name, who.name, lambda run: run.worker.abort(what, body.reason, who=who.name, key=key))
+
+        def step(run: Run) -> Receipt:
+            _require_out(run.ledger, what)
+            return run.worker.abort(what, body.reason, who=who.name, key=key)
+
+        return await measure(name, who.name, step)
 
     @router.post("/runs/{name}/abandon", response_model=m.ReceiptAnswer)
     async def abandon(name: Name, body: m.OfTrialWithReason, who: Who, key: Key = None) -> Any:
@@ -499,6 +499,16 @@ def _acting(office: Office) -> APIRouter:
         return await at_once(name, lambda switch: switch.stop("" if body is None else body.reason, who=who.name))
 
     return router
+
+
+def _require_out(ledger: Ledger, what: object) -> None:
+    """A trial that waits is not told and not aborted by who runs experiments: an operator approves or rejects it."""
+    pending = ledger.pending
+    if pending is not None and pending.trial.id == what and not pending.out:
+        raise ConflictError(
+            f"Trial {what} has not been handed out: ask for it first. What was measured without asking is told with its "
+            "parameters."
+        )
 
 
 def _target(trial: str | None, params: dict[str, float] | None) -> str | dict[str, float]:
