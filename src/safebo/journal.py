@@ -40,8 +40,11 @@ class Journal(Protocol):
     def exhausted(self, reason: StopReason) -> None:
         """There is nothing left to ask for."""
 
-    def told(self, samples: tuple[Sample, ...], record: NormRecord | None) -> None:
-        """Before measurements count; `record` are the norms that a trial was certified with."""
+    def told(self, samples: tuple[Sample, ...], record: NormRecord | None) -> int:
+        """Before measurements count; `record` are the norms that a trial was certified with.
+
+        Returns the number of the last one in the record, which also counts those that were taken back.
+        """
 
     def refused(self, reason: str) -> None:
         """A first measurement outside a limit was told: it is no start, and nothing may follow before a person has looked."""

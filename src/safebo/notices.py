@@ -167,9 +167,10 @@ def _finest(settings: Settings) -> float:
 # -- measurements ------------------------------------------------------------------------------------------------------------
 
 
-def scale_cautions(state: State, told: int) -> list[Caution]:
+def scale_cautions(state: State, told: int, last: int) -> list[Caution]:
     """Outputs whose last `told` measurements are further from the scale that the norm estimators assume than any before.
 
+    last: the number of the last one, as people count them.
     Once per output, and again at twice the distance: a rig that is off the scale is not told so at every experiment.
     """
     found = []
@@ -179,7 +180,7 @@ def scale_cautions(state: State, told: int) -> list[Caution]:
         known = max(sizes[: state.step - told], default=0.0)
         if sizes[worst] > LARGEST_SCALE and _doublings(sizes[worst]) > _doublings(known):
             text = (
-                f"{output.name!r} is not on the scale of its kernel: measurement {worst + 1}, "
+                f"{output.name!r} is not on the scale of its kernel: measurement {last - state.step + worst + 1}, "
                 f"{state.samples[worst].values[index]:g}, or its distance to a limit, is {sizes[worst]:.0f} times "
                 "sqrt(outputscale). The random functions that bound its norm do not resemble it then. Subtract an offset and "
                 "divide by the typical variation, so that values are of order 1."
@@ -199,9 +200,9 @@ def _doublings(size: float) -> int:
     return math.floor(math.log2(size / LARGEST_SCALE)) if size > LARGEST_SCALE else -1
 
 
-def check_scale(state: State, told: int) -> None:
+def check_scale(state: State, told: int, last: int) -> None:
     """Warn about the last `told` measurements where they are far from the scale that the norm estimators assume."""
-    for caution in scale_cautions(state, told):
+    for caution in scale_cautions(state, told, last):
         warnings.warn(caution.text, caution.category, stacklevel=4)
 
 

@@ -286,8 +286,9 @@ class SafeOptimizer:
             return
         trial = rows[0][0] if isinstance(rows[0][0], Trial) else None
         record = self._record_of(trial)
+        last = self._state.step + len(samples)
         if self._journal is not None:
-            self._journal.told(samples, record)
+            last = self._journal.told(samples, record)
         self._commit(record)
         self._state = self._state.told(samples[0], record)
         for sample in samples[1:]:
@@ -295,8 +296,8 @@ class SafeOptimizer:
         self._analysis = None
         if trial is not None:
             self._issued.pop(trial.id, None)
-        check_scale(self._state, len(samples))
-        for i, sample in enumerate(samples, self._state.step - len(samples) + 1):
+        check_scale(self._state, len(samples), last)
+        for i, sample in enumerate(samples, last - len(samples) + 1):
             self._warn_violated(i, sample)
 
     def _record_of(self, trial: Trial | None) -> NormRecord | None:

@@ -253,6 +253,16 @@ class _Quiet:
 # -- nothing depends on the clock ----------------------------------------------------------------------------------------------
 
 
+def test_warnings_name_the_number_that_can_be_taken_back(store):
+    campaign = Campaign.create(store, "r", limited(), config=RunConfig(on_violation="continue"))
+    campaign.tell({"a": 0.51}, 1.0, {"temp": 0.01})
+    campaign.void(2)
+    with pytest.warns(match=r"Measurement 3 .* violates") as caught:
+        campaign.tell({"a": 0.6}, 1.0, {"temp": 46.0})
+    assert any("measurement 3, 46" in str(w.message) for w in caught)
+    campaign.void(3)
+
+
 def test_two_starts_at_one_tick_of_the_clock_are_two(store, monkeypatch):
     monkeypatch.setattr("safebo.runs.storage.now", lambda: "2026-01-01T00:00:00.000000")
     monkeypatch.setattr("safebo.runs.starts.now", lambda: "2026-01-01T00:00:00.000000")

@@ -567,7 +567,7 @@ class _Writer:
             if campaign._ledger.halt is None and campaign._ledger.pending is None:
                 campaign._append(Event("exhausted", {"reason": reason.value}))
 
-    def told(self, samples: tuple[Sample, ...], record: NormRecord | None) -> None:
+    def told(self, samples: tuple[Sample, ...], record: NormRecord | None) -> int:
         campaign = self._campaign
         with campaign._lock:
             self._not_of_a_runner(samples[0].trial)
@@ -583,6 +583,7 @@ class _Writer:
                 cause = {"cause": StopReason.VIOLATION.value, "reason": f"measured outside a limit: {text}"}
                 events.append(Event("stopped", cause))
             campaign._append(*self.before, *_beside(campaign._ledger, samples[0].trial), *events)
+            return campaign._ledger.told
 
     def aborted(self, abort: Abort) -> None:
         with self._campaign._lock:

@@ -136,7 +136,7 @@ def state(run: Run, ledger: Ledger, changed_at: str, caller: Caller, driver: str
 
 def cautions(state: State, config: RunConfig) -> list[str]:
     """What deserves a second look before anything moves: in the settings, and in what was measured before."""
-    told = [caution.text for caution in notices.scale_cautions(state, state.step)]
+    told = [caution.text for caution in notices.scale_cautions(state, state.step, state.step)]
     return [*describe.cautions(state.settings, config.entry(), begun=True), *told]
 
 
