@@ -9,7 +9,7 @@ import pytest
 
 from safebo import Box, Constraint, Fixed, SafeOptimizer
 from safebo.exceptions import ExperimentAborted, InvalidValueError, PlantError, StopFailedWarning, UnsafeInitialSampleError
-from safebo.runs import CallablePlant, Watchdog, drive
+from safebo.runs import CallablePlant, Campaign, Store, Watchdog, drive
 
 
 class Rig:
@@ -149,3 +149,56 @@ def test_a_violation_is_recorded_and_ends_the_loop_unless_told_otherwise(on_viol
         result = drive(opt, rig.plant(), 4, initial={"a": 0.5}, on_violation=on_violation)
     assert (result.experiments, result.violations, result.stop_reason) == (experiments, 1, None)
     assert len(rig.ran) == experiments + 1 == opt.state.step and opt.state.values().min() == -0.01
+
+
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
+@pytest.mark.parametrize("on_violation", ["stop", "continue"])
+def test_a_violation_stops_the_plant_before_anybody_looks_at_it(on_violation):
+    rig, opt, seen = Rig(lambda n: -0.01 if n == 3 else 0.5), optimizer(), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        drive(
+            opt,
+            rig.plant(),
+            4,
+            initial={"a": 0.5},
+            on_violation=on_violation,
+            on_result=lambda trial, result: seen.append((result.objective, rig.stopped)),
+        )
+    if on_violation == "stop":
+        assert (seen, rig.stopped) == ([(0.5, 0), (-0.01, 1)], 1)
+    else:
+        assert (len(seen), rig.stopped) == (4, 0)
+
+
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
+def test_a_stop_that_fails_after_a_violation_is_said():
+    rig, opt, seen, stops = Rig(lambda n: -0.01 if n == 2 else 0.5), optimizer(), [], []
+
+    def no_stop():
+        stops.append(1)
+        raise OSError("relay does not answer")
+
+    plant = CallablePlant(rig.run, emergency_stop=no_stop)
+    with pytest.raises(PlantError, match=r"outside a limit.*THE EMERGENCY STOP FAILED: OSError: relay does not answer"):
+        drive(opt, plant, 4, initial={"a": 0.5}, on_result=lambda trial, result: seen.append(result.objective))
+    assert (seen, stops, opt.state.step) == ([-0.01], [1], 2)  # it is recorded
+
+
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
+@pytest.mark.parametrize("on_violation", ["stop", "continue"])
+@pytest.mark.parametrize("how", ["stop", "violation", "pause"])
+def test_a_stored_run_that_is_stopped_elsewhere_stops_the_plant(tmp_path, how, on_violation):
+    opt = optimizer()
+    opt.save(tmp_path / "x.db", "run")
+    rig = Rig()
+
+    def elsewhere(trial, result):
+        with Store.open(tmp_path / "x.db") as store:
+            other = Campaign.open(store, "run")
+            other.tell({"a": 0.9}, -1.0) if how == "violation" else getattr(other, how)("smoke")
+
+    result = drive(opt, rig.plant(), 4, initial={"a": 0.5}, on_result=elsewhere, on_violation=on_violation)
+    assert result.experiments == 1 and result.stop_reason.value == {"stop": "stopped", "pause": "paused"}.get(how, how)
+    assert rig.stopped == (how != "pause")
+    assert drive(opt, Rig().plant(), 4).experiments == 0

@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 from safebo import Box, Constraint, Fixed, SafeOptimizer
-from safebo.exceptions import ConflictError, NeverConnectedError, StopFailedWarning, StorageError
+from safebo.exceptions import ConflictError, NeverConnectedError, OvertakenError, StopFailedWarning, StorageError
 from safebo.runs import CallablePlant, Campaign, RunConfig, Store, Watchdog
 from safebo.runs.driving import driver
 from safebo.runs.operate import End, operate, uninterrupted, watching
@@ -673,3 +673,179 @@ def test_a_database_that_is_silent_does_not_delay_the_stop_of_an_interrupt(store
     silence.set()  # what is seen too late stops nothing: another experiment may run
     time.sleep(0.3)
     assert (seen, stops) == ([[]], [])
+
+
+# -- a violation is a stop --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("whose", ["start", "own", "told between", "told while it waits"])
+def test_a_violation_stops_the_plant_once_and_says_what_is_known(store, tmp_path, whose, fails):
+    made, bad = campaign(store, confirm=whose == "told while it waits"), {"start": 1, "own": 2}.get(whose)
+    rig = Rig(lambda n: -0.01 if n == bad else 0.5)
+
+    def tell():
+        with Store.open(tmp_path / "x.db") as other:
+            Campaign.open(other, "run").tell({"a": 0.9}, -1.0, who="bert")
+
+    class Telling(Someone):
+        def measured(self, step, result, ledger):
+            if whose == "told between":
+                tell()
+
+        def approve(self, step):
+            if step.pending is not None:
+                tell()
+            return True if step.pending is None else None
+
+    def stop():
+        rig.stop()
+        if fails:
+            raise OSError("relay")
+
+    plant = Watchdog(CallablePlant(rig.run, emergency_stop=stop), timeout=10.0)
+    result = operate(made, plant, Telling(waits=True))
+    assert (result.end, rig.stops, made.ledger.status) == (End.VIOLATION, 1, "stopped")
+    assert "outside a limit" in result.text or "not safe" in result.text
+    said = "THE EMERGENCY STOP FAILED: OSError: relay." if fails else "The plant was stopped."
+    assert result.text.count(said) == 1
+    again = Rig()
+    operate(made, again.plant(), Someone())
+    assert (again.ran, again.stops) == ([], 0)  # nothing was sent to it
+
+
+def test_the_plant_is_stopped_before_anybody_looks_at_a_violation(store):
+    made, rig, seen = campaign(store), Rig(lambda n: -0.01 if n == 2 else 0.5), []
+
+    class Looking(Someone):
+        def measured(self, step, result, ledger):
+            seen.append(rig.stops)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        operate(made, rig.plant(), Looking())
+    assert (seen, rig.stops) == ([0, 1], 1)
+
+
+@pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
+@pytest.mark.parametrize("moment", ["reset", "run"])
+def test_a_violation_told_during_an_experiment_stops_it(store, tmp_path, moment):
+    made, rig, stopped = campaign(store), Rig(), threading.Event()
+
+    def tell():
+        with Store.open(tmp_path / "x.db") as other:
+            Campaign.open(other, "run").tell({"a": 0.9}, -1.0, who="bert")
+
+    def reset():
+        rig.reset()
+        if moment == "reset" and rig.resets == 2:
+            tell()
+
+    def run(params):
+        rig.ran.append(params)
+        if len(rig.ran) == 2:
+            tell()
+            assert stopped.wait(20.0)
+        return 0.5
+
+    def stop():
+        rig.stop()
+        stopped.set()
+
+    result = operate(made, Watchdog(CallablePlant(run, reset=reset, emergency_stop=stop), timeout=30.0), Someone())
+    assert (result.end, len(rig.ran), made.ledger.pending) == (End.VIOLATION, 2 if moment == "run" else 1, None)
+    assert rig.stops >= 1 and "stopped" in made.ledger.state.aborts[0].reason
+    assert len(made.ledger.state.samples) == 2
+
+
+def test_a_stop_that_another_process_was_quicker_with_stops_the_plant(store, tmp_path, monkeypatch):
+    made, rig, real = campaign(store), Rig(), Campaign.start
+
+    def start(self, trial, *, who=""):
+        if self.ledger.halted is None:
+            with Store.open(tmp_path / "x.db") as other:
+                Campaign.open(other, "run").stop("smoke", who="bert")
+        return real(self, trial, who=who)
+
+    monkeypatch.setattr(Campaign, "start", start)
+    result = operate(made, rig.plant(), Someone())
+    assert (result.end, len(rig.ran), rig.stops) == (End.STOPPED, 1, 1)
+    assert result.text.endswith("The plant was stopped.")
+
+
+# -- after a failure nothing more is sent -------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Another client that writes just when the runner does, a number of times."""
+
+    def __init__(self, store, path, monkeypatch, kind, times):
+        self.store, self.path, self.kind, self.left, self.real = store, path, kind, times, store.append
+        monkeypatch.setattr(store, "append", self.append)
+
+    def append(self, name, after, events, *rest, **more):
+        if self.left and any(e.kind == self.kind for e in events):
+            self.left -= 1
+            with Store.open(self.path) as other:
+                Campaign.open(other, name).configure(title=f"{self.left} left")
+        return self.real(name, after, events, *rest, **more)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("kind", ["aborted", "paused"])
+def test_after_a_failed_experiment_nothing_is_sent_whoever_else_writes(store, tmp_path, monkeypatch, kind, times):
+    made, rig = campaign(store), Rig(broken)
+    Crowd(store, tmp_path / "x.db", monkeypatch, kind, times)
+    result = operate(made, rig.plant(), Someone())
+    assert (result.end, len(rig.ran), rig.stops) == (End.ABORTED, 2, 1)
+    assert "the arm is blocked" in result.text and "NOT recorded" not in result.text
+    assert (kinds(made).count("aborted"), made.ledger.pending, made.ledger.status) == (1, None, "paused")
+
+
+@pytest.mark.parametrize("error", [OvertakenError, ConflictError])
+@pytest.mark.parametrize("verb", ["abort", "pause"])
+def test_after_a_failed_experiment_nothing_is_sent_whatever_the_database_says(store, monkeypatch, verb, error):
+    monkeypatch.setattr("safebo.runs.operate.RECORD_ATTEMPTS", 3)
+    made, rig = campaign(store), Rig(broken)
+
+    def refused(self, *arguments, **more):
+        raise error("somebody was quicker")
+
+    monkeypatch.setattr(Campaign, verb, refused)
+    result = operate(made, rig.plant(), Someone())
+    assert (result.end, len(rig.ran), rig.stops) == (End.ABORTED, 2, 1)
+    assert "the arm is blocked" in result.text and "NOT recorded" in result.text
+    assert (made.ledger.pending is None, made.ledger.status) == ((True, "running") if verb == "pause" else (False, "paused"))
+
+
+@pytest.mark.parametrize("kind", ["aborted", "stopped"])
+def test_after_a_start_outside_a_limit_nothing_is_sent_whoever_else_writes(store, tmp_path, monkeypatch, kind):
+    made, rig = campaign(store), Rig(-1.0)
+    made.configure(plant={**made.ledger.config.plant, "start": [START, {"a": 0.7}]})
+    Crowd(store, tmp_path / "x.db", monkeypatch, kind, 1)
+    result = operate(made, rig.plant(), Someone())
+    assert (result.end, rig.ran, rig.stops, made.ledger.status) == (End.VIOLATION, [START], 1, "stopped")
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_what_was_not_sent_stays_so_whoever_else_writes(store, tmp_path, monkeypatch, at_start):
+    made, absent = campaign(store), Absent(10)
+    if not at_start:
+        made.tell(START, 0.5)
+    real, left = Campaign._append, [1]
+
+    def overtaken(self, *events):
+        again = [
+            e for e in events if e.kind == "retried" or (e.kind == "configured" and "sent" not in e.body["changes"]["plant"])
+        ]
+        if again and self is made and left:
+            left.pop()
+            raise OvertakenError("another process wrote first")
+        return real(self, *events)
+
+    monkeypatch.setattr(Campaign, "_append", overtaken)
+    result = operate(made, Watchdog(absent, timeout=10.0), Someone())
+    assert (result.end, absent.ran, left) == (End.UNREACHABLE, [], [])
+    assert made.ledger.pending is None or not made.ledger.pending.out
+    assert next_start(made.ledger) is None or not next_start(made.ledger).out

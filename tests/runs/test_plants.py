@@ -26,7 +26,7 @@ from safebo.exceptions import (
     PlantTimeoutError,
     StopFailedWarning,
 )
-from safebo.runs import CallablePlant, Measurement, Plant, SocketPlant, SubprocessPlant, Watchdog, drive, measurement
+from safebo.runs import CallablePlant, Measurement, Plant, SocketPlant, SubprocessPlant, Watchdog, drive, measurement, plants
 
 PARAMS = {"a": 0.25}
 
@@ -721,3 +721,53 @@ def test_a_stop_during_a_reset_outlasts_it():
     with pytest.raises(ExperimentAborted, match="not reset"):
         plant.run({})
     assert "run" not in log
+
+
+@pytest.mark.parametrize("what", ["reset", "run"])
+def test_a_stop_just_before_a_call_begins_leaves_nothing_to_begin(monkeypatch, what):
+    log, real = [], plants._thread
+    plant = Watchdog(stoppable(lambda p: log.append("run") or 1.0, log), timeout=20.0)
+    if what == "run":
+        plant.reset()
+    del log[:]
+
+    def late(work, outcome, failure):
+        if threading.current_thread() is threading.main_thread() and "stop" not in log:
+            stopping = threading.Thread(target=plant.emergency_stop)
+            stopping.start()
+            stopping.join(20.0)
+        return real(work, outcome, failure)
+
+    monkeypatch.setattr(plants, "_thread", late)
+    with pytest.raises(ExperimentAborted, match=r"[Ss]top.*Nothing was run"):
+        plant.run(PARAMS) if what == "run" else plant.reset()
+    assert log == ["stop"]
+    with pytest.raises(ExperimentAborted, match="not reset"):
+        plant.run(PARAMS)
+    plant.reset()
+    assert plant.run(PARAMS) == Measurement(1.0)
+
+
+def test_what_an_experiment_returns_after_a_stop_is_no_measurement():
+    log, begun, go_on = [], threading.Event(), threading.Event()
+
+    def measure(params):
+        begun.set()
+        go_on.wait(20.0)
+        log.append("run ends")
+        return 1.0
+
+    plant = Watchdog(stoppable(measure, log), timeout=30.0)
+    plant.reset()
+
+    def stop():
+        begun.wait(20.0)
+        plant.emergency_stop()
+        go_on.set()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    with pytest.raises(ExperimentAborted, match=r"stop came.*does not count.*The plant was stopped") as error:
+        plant.run(PARAMS)
+    stopping.join(20.0)
+    assert log == ["reset", "stop", "run ends", "stop"] and error.value.params == PARAMS  # it may have begun after the stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -185,6 +186,102 @@ def test_a_program_loses_its_keeper_and_is_told(tmp_path):
     os.kill(plant._line._program._keeper.pid, signal.SIGKILL)
     with pytest.raises(PlantError, match="ended"):
         plant.run({"a": 1.0})
+
+
+MOTOR = """
+import json, os, sys, time
+if os.fork() == 0:
+    sys.argv[1:] or os.setsid()
+    CLEARED
+    for descriptor in (0, 1):
+        os.close(descriptor)
+    while True:
+        with open(TICKS, "a") as file:
+            file.write(f"{time.time()}\\n")
+        time.sleep(0.02)
+for line in sys.stdin:
+    reply = {"id": json.loads(line)["id"], "objective": 1.0}
+    print(json.dumps(reply if "run" in line else {"id": reply["id"]}), flush=True)
+"""
+"""What drives the motor has left the program's group, session and pipes."""
+
+
+def motor(folder, cleared=False):
+    program = folder / "motor.py"
+    again = "sys.argv[1:] or os.execve(sys.executable, [sys.executable, __file__, 'motor'], {})"
+    text = MOTOR.replace("TICKS", repr(str(folder / "ticks"))).replace("CLEARED", again if cleared else "pass")
+    program.write_text(text.replace("if os.fork() == 0:", "if sys.argv[1:] or os.fork() == 0:") if cleared else text)
+    return [sys.executable, str(program)]
+
+
+def ticking(folder):
+    patience = time.monotonic() + 30.0
+    while not ticks(folder):
+        assert time.monotonic() < patience
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("cleared", [False, True])  # its environment
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_without_its_keeper_what_has_left_the_program_is_ended_too(tmp_path, confirmed, cleared):
+    plant = SubprocessPlant(motor(tmp_path, cleared), timeout=60, stop=log_of(tmp_path) if confirmed else None)
+    watched = Watchdog(plant, timeout=60, stop_timeout=30)
+    watched.reset()
+    watched.run({"a": 1.0})
+    ticking(tmp_path)
+    program = plant._line._program
+    patience = time.monotonic() + 30.0
+    while cleared and len(program._report.seen or ()) < 2:  # only the keeper can know it
+        assert time.monotonic() < patience
+        time.sleep(0.02)
+    os.kill(program._keeper.pid, signal.SIGKILL)
+    if confirmed:
+        watched.emergency_stop()
+    else:
+        with pytest.raises(PlantError, match="not confirmed"):
+            watched.emergency_stop()
+    assert still(tmp_path)
+    (tmp_path / "ticks").unlink()
+    watched.reset()  # nothing is left beside it
+    with contextlib.nullcontext() if confirmed else pytest.warns(StopFailedWarning, match="left something running"):
+        watched.close()
+    assert still(tmp_path)
+
+
+def test_without_its_keeper_what_cannot_be_ended_is_named_and_nothing_is_started_beside_it(tmp_path, monkeypatch):
+    plant = SubprocessPlant(motor(tmp_path), timeout=60, stop=log_of(tmp_path))
+    plant.reset()
+    ticking(tmp_path)
+    program = plant._line._program
+    os.kill(program._keeper.pid, signal.SIGKILL)
+    monkeypatch.setattr("safebo.runs.programs.GRACE", 0.1)
+    real = os.kill
+    with monkeypatch.context() as kills:
+        kills.setattr(os, "kill", lambda pid, number: None)  # as for processes of another user
+        with pytest.raises(PlantError, match=r"process \d+ of the rig's program could not be ended.*by hand"):
+            plant.emergency_stop()
+        with pytest.raises(PlantError, match=r"process \d+ of the rig's last program .* Nothing was started"):
+            plant.reset()
+    assert os.kill is real
+    plant.emergency_stop()
+    assert still(tmp_path)
+    plant.reset()
+    plant.close()
+
+
+def test_without_its_keeper_and_its_look_nothing_is_confirmed_or_started(tmp_path):
+    plant = SubprocessPlant(rig(tmp_path), timeout=60, stop=log_of(tmp_path))
+    plant.reset()
+    program = plant._line._program
+    os.kill(program._keeper.pid, signal.SIGKILL)
+    assert program._report.over.wait(20.0)
+    program._report.seen = None  # killed before its first look
+    for _ in range(2):
+        with pytest.raises(PlantError, match="unknown processes of the rig's program could not be ended"):
+            plant.emergency_stop()
+        with pytest.raises(PlantError, match="Nothing was started"):
+            plant.reset()
+    assert still(tmp_path)
 
 
 def test_nothing_is_started_beside_what_could_not_be_ended(tmp_path, monkeypatch):

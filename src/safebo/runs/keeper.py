@@ -5,11 +5,12 @@
     CONTROL   read end of a pipe. A number in a line: end everything, after that many seconds for an orderly end. The end of the
               pipe, or the death of PARENT: safebo is gone, end everything.
     REPORT    write end of a pipe, one line of JSON each: {"started": pid} or {"failed": text}, {"ended": status},
+              {"seen": {pid: birth, ..}}, which is all that lives of the program, again whenever that has changed, and
               {"over": true, "orderly": bool, "left": [pid, ..]}; the last one again as long as processes are left
 
 It keeps a session of its own, the program has a group of its own in it. On Linux the keeper adopts whatever loses its parent, so
-that nothing that the program has started can leave it; elsewhere a process that has left the group and lost its parent can. It
-runs without the packages of anybody, so that it starts fast and needs nothing.
+that nothing that the program has started can leave it; elsewhere a process that has left the group and lost its parent can,
+unless it was seen before. It runs without the packages of anybody, so that it starts fast and needs nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ GRACE = 2.0
 """Seconds to end in order after a SIGTERM, and then until what a SIGKILL cannot end is reported."""
 
 LOOK = 0.5
-"""Seconds between two looks whether safebo still lives."""
+"""Seconds between two looks whether safebo still lives, and at what lives of the program."""
+
+SHARE = 0.02
+"""Of the time at most is spent on looking at what lives."""
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
@@ -47,27 +51,42 @@ def prctl(option: int, value: int) -> bool:
         return False
 
 
-def processes() -> list[tuple[int, int, int]]:
-    """(pid, parent, group) of every process that is not dead already."""
+Row = tuple[int, int, int, str]
+"""pid, parent, group, birth: a pid is given again, and with its birth it is not."""
+
+
+def processes() -> list[Row]:
+    """Every process that is not dead already."""
     if os.path.exists("/proc/self/stat"):
         return [found for name in os.listdir("/proc") if name.isdigit() and (found := _stat(name)) is not None]
     import subprocess
 
     with contextlib.suppress(OSError, ValueError):
-        with subprocess.Popen(["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], stdout=subprocess.PIPE, text=True) as ps:
+        with subprocess.Popen(["ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,lstart="], stdout=subprocess.PIPE, text=True) as ps:
             rows = [line.split() for line in ps.communicate()[0].splitlines()]
         living = [row for row in rows if row[3][0] not in "ZX" and int(row[0]) != ps.pid]
-        return [(int(pid), int(parent), int(group)) for pid, parent, group, _ in living]
+        return [(int(pid), int(parent), int(group), " ".join(birth)) for pid, parent, group, _, *birth in living]
     return []
 
 
-def _stat(name: str) -> tuple[int, int, int] | None:
+def _stat(name: str) -> Row | None:
     try:
         with open(f"/proc/{name}/stat", "rb") as file:
-            state, parent, group = file.read().rpartition(b")")[2].split()[:3]
+            fields = file.read().rpartition(b")")[2].split()
     except OSError:  # it has ended in the meantime
         return None
-    return None if state in b"ZX" else (int(name), int(parent), int(group))
+    state, parent, group = fields[:3]
+    return None if state in b"ZX" else (int(name), int(parent), int(group), fields[19].decode())
+
+
+def family(table: list[Row], roots: dict[int, str], parent: int = 0, group: int = 0) -> dict[int, str]:
+    """What lives of `roots`, of the children of `parent` and of a group, and of all that descends from these: pid and birth."""
+    births = {pid: birth for pid, _, _, birth in table}
+    found = {pid for pid, birth in roots.items() if births.get(pid) == birth}
+    found |= {pid for pid, above, among, _ in table if (parent and above == parent) or (group and among == group)}
+    while more := {pid for pid, above, _, _ in table if above in found} - found:
+        found |= more
+    return {pid: births[pid] for pid in sorted(found)}
 
 
 class Kept:
@@ -76,6 +95,7 @@ class Kept:
     def __init__(self, command: list[str], signals: dict[int, object]) -> None:
         self.adopts = prctl(SET_CHILD_SUBREAPER, 1)
         self.status: int | None = None  # of the program
+        self.seen: dict[int, str] = {}  # what lived at the last look
         self.error = ""  # why it could not be started
         said, say = os.pipe()  # closed by a successful start
         self.pid = os.fork()
@@ -109,16 +129,21 @@ class Kept:
             return self.adopts or not self.left()
 
     def left(self) -> list[int]:
-        """Everything that descends from the keeper; without adoption also what is in the program's group."""
-        table, me = processes(), os.getpid()
-        found = {pid for pid, parent, group in table if parent == me or (group == self.pid and not self.adopts)}
-        while more := {pid for pid, parent, _ in table if parent in found} - found:
-            found |= more
-        return sorted(found - {me})
+        """Everything that descends from the keeper; without adoption also what is in the program's group, and what was seen."""
+        me = os.getpid()
+        found = family(processes(), {} if self.adopts else self.seen, me, 0 if self.adopts else self.pid)
+        return [pid for pid in found if pid != me]
+
+    def look(self) -> bool:
+        """Whether something else lives than at the last look."""
+        before, me = self.seen, os.getpid()
+        found = family(processes(), before, me, self.pid)
+        self.seen = {pid: birth for pid, birth in found.items() if pid != me}
+        return self.seen != before
 
     def send(self, number: int) -> None:
         """A signal to each of them, once: to the group at once, as long as it is still theirs, then to the others."""
-        left, group = self.left(), {pid for pid, _, group in processes() if group == self.pid}
+        left, group = self.left(), {pid for pid, _, group, _ in processes() if group == self.pid}
         with contextlib.suppress(OSError):  # ended in the meantime, or a process of another user
             if group.intersection(left):
                 os.killpg(self.pid, number)
@@ -180,8 +205,12 @@ def main(parent: int, control: int, report: int, command: list[str]) -> None:
     poll = select.poll()
     for descriptor in (control, woken):
         poll.register(descriptor, select.POLLIN)
-    told, patience = False, None
+    told, patience, due = False, None, 0.0
     while patience is None:
+        if (now := time.monotonic()) >= due:
+            if kept.look():
+                say(seen=kept.seen)
+            due = now + max(LOOK, (time.monotonic() - now) / SHARE)
         ready = [descriptor for descriptor, _ in poll.poll(1000.0 * LOOK)]
         if woken in ready:
             os.read(woken, 4096)

@@ -4,8 +4,8 @@
 
 What is stored before something happens is never forgotten: if this process dies during an experiment, the trial is pending and
 was handed out, and the next runner refuses to go on before a person has said what became of it. A pause by another process is
-honoured before the next experiment; a stop ends the present one with an emergency stop, and so does the loss of the database:
-who does not hear of a stop, and cannot say that it still drives the run, stops its plant.
+honoured before the next experiment; a stop ends the present one with an emergency stop, a violation is a stop, whoever tells it,
+and so is the loss of the database: who does not hear of a stop, and cannot say that it still drives the run, stops its plant.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ POLL = 0.5
 
 STORE_ATTEMPTS = 5
 """How often a measurement is written again if the database does not take it."""
+
+RECORD_ATTEMPTS = 50
+"""How often what became of an experiment is written again if another process writes at the same moment."""
 
 
 class End(Enum):
@@ -83,6 +86,10 @@ class Step:
 
 class _Outdated(Exception):
     """Something was told between handing out a trial and sending it: it is not sent."""
+
+
+class _NotRun(ExperimentAborted):
+    """The plant was reset and nothing was run: it was not stopped."""
 
 
 class Watcher(Protocol):
@@ -135,7 +142,8 @@ class _Runner:
     retries: int
     retry_wait: float
     done: int = 0
-    sent: bool = False  # whether the plant was used
+    sent: bool = False  # whether the plant was used since it was last stopped: it may hold its last state
+    said: str = ""  # what is known of the stop after a violation
 
     def loop(self) -> Result:
         while True:
@@ -148,15 +156,41 @@ class _Runner:
                 end = self.halted(self.campaign.ledger)
                 time.sleep(POLL / 5.0)
             if end is not None:
-                return Result(end.end, end.text, self.done)
+                if end.end in (End.STOPPED, End.VIOLATION) or self.stopped():
+                    self.stop()
+                return Result(end.end, f"{end.text} {self.said}".strip(), self.done)
+
+    def stopped(self) -> bool:
+        """Whether the run is stopped, as far as anybody knows."""
+        try:
+            return self.campaign.ledger.status == "stopped"
+        except StorageError:
+            return True
+
+    def stop(self) -> None:
+        """Stop the plant, unless it was not used since it was last stopped."""
+        if self.plant is not None and self.sent:
+            self.sent = False
+            self.said = stop_now(self.plant)
+
+    def record(self, work: Callable[[], object]) -> str:
+        """Write what became of an experiment, again if another process writes at the same moment; why it could not be, if so."""
+        for _ in range(RECORD_ATTEMPTS):
+            try:
+                work()
+                return ""
+            except DriveLostError:
+                raise
+            except OvertakenError:
+                time.sleep(POLL / 5.0)
+            except ConflictError as error:
+                return f" NOT recorded: {error}"
+        return " NOT recorded: other processes wrote to the run all the time."
 
     def turn(self) -> Result | None:
         """One experiment, or a reason to end."""
         ledger = self.campaign.ledger
-        ended = self.halted(ledger)
-        if ended is not None and ended.end is End.STOPPED and self.plant is not None and self.sent:
-            return Result(ended.end, f"{ended.text} {stop_now(self.plant)}")  # it may hold its last state
-        ended = ended or self.unfinished(ledger)
+        ended = self.halted(ledger) or self.unfinished(ledger)
         if ended is not None:
             return ended
         start = next_start(ledger)
@@ -230,7 +264,7 @@ class _Runner:
             return Result(End.PENDING, f"{step.name} is handed out: {step.params}. Tell its measurement.")
         self.watcher.say(f"experiment {step.name} is running")
         failure: Exception | None = None
-        self.sent, known = True, ""
+        self.sent, self.said, known = True, "", ""
         with watching(self.campaign, self.plant) as stopped:
             try:
                 result = self.measure(self.plant, step)
@@ -238,11 +272,12 @@ class _Runner:
                 failure = error
             except Exception as error:  # of a plant without a watchdog
                 failure, known = error, stop_now(self.plant)
+        if stopped or not (failure is None or isinstance(failure, (_NotRun, _Outdated))):
+            self.sent = False  # it was stopped, here or by the watchdog
         if isinstance(failure, ExperimentAborted) and isinstance(failure.__cause__, NeverConnectedError):
-            self.sent = False
             return self.not_sent(step, failure)
         if isinstance(failure, _Outdated) and not stopped:
-            self.campaign.retry(step.name, who=self.who)
+            self.record(lambda: self.campaign.retry(step.name, who=self.who))
             self.watcher.say(f"{step.name} was not run: something was told while the plant was being reset")
             return None
         if self.campaign.driving_lost:
@@ -261,10 +296,8 @@ class _Runner:
                 plant.reset()
                 ledger = self.campaign.ledger
                 if ledger.halted is not None:  # nothing is sent after a stop
-                    said = f" {stop_now(plant)}" if ledger.status == "stopped" else ""
-                    raise ExperimentAborted(
-                        f"The run was {ledger.status} while the plant was being reset. Nothing was run.{said}"
-                    )
+                    text = f"The run was {ledger.status} while the plant was being reset. Nothing was run."
+                    raise ExperimentAborted(f"{text} {stop_now(plant)}") if ledger.status == "stopped" else _NotRun(text)
                 break
             except ExperimentAborted as error:
                 if not isinstance(error.__cause__, NeverConnectedError) or attempt == self.retries:
@@ -294,20 +327,30 @@ class _Runner:
     def not_sent(self, step: Step, error: ExperimentAborted) -> Result:
         """Nothing reached the plant: the same experiment may follow later."""
         if step.pending is None:
-            retry_start(self.campaign, self.who)
+            failed = self.record(lambda: retry_start(self.campaign, self.who))
         else:
-            self.campaign.retry(step.name, who=self.who)
-        return Result(End.UNREACHABLE, f"{error.reason} Nothing was sent; resume the run when the plant can be reached.")
+            failed = self.record(lambda: self.campaign.retry(step.name, who=self.who))
+        text = f"{error.reason} Nothing was sent; resume the run when the plant can be reached."
+        return Result(End.UNREACHABLE, f"{text}{failed and f' This is{failed}'}")
 
     def aborted(self, step: Step, reason: str, stopped: bool = False) -> Result:
-        """Record it and pause the run: a person has to look before anything goes on."""
+        """Record it and pause the run: a person has to look before anything goes on. Nothing more is sent, recorded or not."""
+
+        def pause() -> None:
+            if self.campaign.ledger.halted is None:
+                self.campaign.pause(f"{step.name} was aborted: {reason}"[:1900], who=self.who)
+
+        failed = ""
         if step.pending is not None:
-            self.campaign.abort(step.name, reason[:1900], who=self.who)
+            failed = self.record(lambda: self.campaign.abort(step.name, reason[:1900], who=self.who))
+        unpaused = self.record(pause)
+        text = f"{step.name} with {step.params} was aborted: {reason}"
+        text += f" That it was aborted is{failed}" if failed else ""
+        text += f" The pause is{unpaused}" if unpaused else ""
         ledger = self.campaign.ledger
-        stopped = stopped or ledger.status == "stopped"
-        if ledger.halted is None:
-            self.campaign.pause(f"{step.name} was aborted: {reason}"[:1900], who=self.who)
-        return Result(End.STOPPED if stopped else End.ABORTED, f"{step.name} with {step.params} was aborted: {reason}")
+        if ledger.halted is StopReason.VIOLATION:
+            return Result(End.VIOLATION, text)
+        return Result(End.STOPPED if stopped or ledger.status == "stopped" else End.ABORTED, text)
 
     def store(self, step: Step, result: Measurement) -> Result | None:
         """Write the measurement, more than once if the database does not take it; the key makes it count once."""
@@ -319,9 +362,8 @@ class _Runner:
                     receipt = self.campaign.tell(what, result.objective, result.constraints, who=self.who, key=key)
                 break
             except UnsafeInitialSampleError as error:
-                self.campaign.abort(step.params, f"measured outside a limit: {error}"[:1900], who=self.who)
-                self.campaign.stop(f"{error}"[:1900], who=self.who)
-                return Result(End.VIOLATION, str(error))
+                self.stop()
+                return Result(End.VIOLATION, f"{error}{self.unsafe(step, str(error))}")
             except OvertakenError:
                 time.sleep(POLL / 5.0)  # another process wrote something else at this moment
             except DriveLostError:  # it shows the measurement
@@ -339,12 +381,29 @@ class _Runner:
             return self.untold(step, result, "Other processes wrote to the run all the time.")
         self.done += step.pending is not None
         ledger = self.campaign.ledger
+        if receipt.violated and ledger.halted is StopReason.VIOLATION:
+            self.stop()  # before anybody looks at the measurement
         if receipt.violated and step.pending is None and ledger.config.on_violation == "stop" and ledger.halted is None:
             shown = ", ".join(f"{name} = {value:g}" for name, value in receipt.violated.items())
-            self.campaign.stop(f"the start {step.params} measured outside a limit: {shown}", who=self.who)
-            return Result(End.VIOLATION, f"The start {step.params} is outside a limit: {shown}.")
+            text = f"the start {step.params} measured outside a limit: {shown}"
+            failed = self.record(lambda: self.campaign.stop(text, who=self.who))
+            return Result(
+                End.VIOLATION, f"The start {step.params} is outside a limit: {shown}.{failed and f' The stop is{failed}'}"
+            )
         self.watcher.measured(step, result, ledger)
         return None
+
+    def unsafe(self, step: Step, reason: str) -> str:
+        """Record a first measurement outside a limit, which teaches nothing, and stop the run; what could not be recorded."""
+
+        def stop() -> None:
+            if self.campaign.ledger.status != "stopped":
+                self.campaign.stop(reason[:1900], who=self.who)
+
+        text = f"measured outside a limit: {reason}"[:1900]
+        failed = self.record(lambda: self.campaign.abort(step.params, text, who=self.who))
+        unstopped = self.record(stop)
+        return (f" This is{failed}" if failed else "") + (f" The stop is{unstopped}" if unstopped else "")
 
     def untold(self, step: Step, result: Measurement, why: object) -> Result:
         """The record has no place for a measurement any more: show it, and go on with nothing."""

@@ -82,6 +82,10 @@ class CallablePlant:
         self._close()
 
 
+class _Stopped(Exception):
+    """A stop came before the plant was called: it is not called."""
+
+
 class Watchdog:
     """A plant whose experiments end within `timeout` seconds: with a measurement, or as `ExperimentAborted`.
 
@@ -89,6 +93,9 @@ class Watchdog:
     it can be told. Only a connection that was never made needs no stop. The next experiment needs a successful `reset`. The
     plant works in a thread of its own: one that hangs forever is left behind, and as long as it does, `reset` is refused. An
     interrupt (Ctrl-C) stops the plant as well and is passed on; should the stop fail, `StopFailedWarning` says so.
+
+    An `emergency_stop` from another thread comes before an experiment, and then nothing runs, or it stops it: what that returns
+    is no measurement, and the stop is repeated at its end, since it may have begun while the stop was made.
 
     This guards against software that fails. It does not replace limits and a watchdog in the rig itself, which also work when
     this computer does not.
@@ -104,6 +111,7 @@ class Watchdog:
         self._busy: threading.Thread | None = None
         self._ready = False
         self._stops = 0  # a stop during a reset outlasts it
+        self._gate = threading.RLock()  # a stop comes before the plant is called, or after; a signal's handler may stop as well
 
     def reset(self) -> None:
         """Reset the plant; without success, or with a stop in the meantime, the watchdog refuses to run."""
@@ -115,25 +123,34 @@ class Watchdog:
             raise ExperimentAborted(
                 "The plant still hangs in an earlier call: it cannot be reset. Check the rig and start again."
             )
-        self._guarded("reset", self.plant.reset, self.reset_timeout, None)
-        self._ready = True
-        if self._stops != stops:
-            self._ready = False
+        self._guarded("reset", self.plant.reset, self.reset_timeout, None, stops)
+        with self._gate:
+            self._ready = self._stops == stops
+        if not self._ready:
             said = stop_now(self.plant, self._stop)  # the reset may have switched it on again after the stop
             raise ExperimentAborted(f"A stop came while the plant was being reset, so it was repeated afterwards. {said}")
 
     def run(self, params: Mapping[str, float], /) -> Measurement:
         """One experiment, or `ExperimentAborted`."""
         given = dict(params)
-        if not self._ready:
+        with self._gate:
+            ready, stops = self._ready, self._stops
+        if not ready:
             raise ExperimentAborted("The plant was not reset since it was stopped: call reset() first. Nothing was run.", given)
-        result: Measurement = self._guarded("run", lambda: measurement(self.plant.run(given)), self.timeout, given)
+        result: Measurement = self._guarded("run", lambda: measurement(self.plant.run(given)), self.timeout, given, stops)
+        if self._stops != stops:
+            said = stop_now(self.plant, self._stop)
+            raise ExperimentAborted(
+                f"A stop came during the experiment: what it returned, {result}, does not count. {said} Parameters: {given}.",
+                given,
+            )
         return result
 
     def emergency_stop(self) -> None:
         """Stop the plant, in at most `stop_timeout` seconds."""
-        self._stops += 1
-        self._ready = False
+        with self._gate:
+            self._stops += 1
+            self._ready = False
         self._stop()
 
     def close(self) -> None:
@@ -141,11 +158,21 @@ class Watchdog:
         self._ready = False
         self.plant.close()
 
-    def _guarded(self, name: str, work: Callable[[], Any], seconds: float, params: dict[str, float] | None) -> Any:
-        """The result of `work`, done in a thread; stops the plant and raises `ExperimentAborted` if there is none in time."""
+    def _guarded(self, name: str, work: Callable[[], Any], seconds: float, params: dict[str, float] | None, stops: int) -> Any:
+        """The result of `work`, done in a thread; stops the plant and raises `ExperimentAborted` if there is none in time.
+
+        Nothing is done if there were more than `stops` stops when the thread begins.
+        """
         outcome: list[Any] = []
         failure: list[BaseException] = []
-        self._busy = _thread(work, outcome, failure)
+
+        def begin() -> Any:
+            with self._gate:
+                if self._stops != stops:
+                    raise _Stopped
+            return work()
+
+        self._busy = _thread(begin, outcome, failure)
         try:
             self._busy.start()
             self._busy.join(seconds)
@@ -155,8 +182,12 @@ class Watchdog:
         if outcome:
             return outcome[0]
         cause = failure[0] if failure else None
+        if isinstance(cause, _Stopped):
+            raise ExperimentAborted(f"A stop came just before the {name}: call reset() again. Nothing was run.", params)
         why = f"{name} hung: no answer within {seconds:g} s" if cause is None else f"{name} failed: {described(cause)}"
-        self._ready = False
+        with self._gate:
+            self._stops += 1  # a thread that has not even begun by now does nothing any more
+            self._ready = False
         stopped = "" if isinstance(cause, NeverConnectedError) else f" {stop_now(self.plant, self._stop)}"
         raise ExperimentAborted(f"{why}.{stopped}" + (f" Parameters: {params}." if params else ""), params) from cause
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ STARTED = 30.0
 
 SLACK = 3.0
 """Seconds that the keeper may be late, on such a computer."""
+
+MARK, UNKNOWN = "SAFEBO_PROGRAM", "unknown processes"
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,9 @@ class _Report:
         self.started, self.ended, self.over = threading.Event(), threading.Event(), threading.Event()
         self.pid, self.failed, self.orderly = 0, "", False
         self.status: int | None = None
-        self.left = "unknown processes"
+        self.left = UNKNOWN
         self.lost = False  # the keeper itself has ended
+        self.seen: dict[int, str] | None = None  # what lived of the program when the keeper last looked: pid and birth
         threading.Thread(target=self._listen, args=(source,), daemon=True).start()
 
     def _listen(self, source: IO[bytes]) -> None:
@@ -75,6 +79,8 @@ class _Report:
             left = ", ".join(map(str, message["left"]))
             self.orderly, self.left = message["orderly"], f"process {left}" if left else ""
             self.over.set()
+        elif "seen" in message:
+            self.seen = {int(pid): birth for pid, birth in message["seen"].items()}
         elif "ended" in message:
             self.status = message["ended"]
             self.ended.set()
@@ -92,10 +98,12 @@ class KeptProgram:
         self._orders = os.fdopen(order, "wb", buffering=0)
         source = os.fdopen(hear, "rb")
         place = str(Path(keeper.__file__).resolve())
+        self._mark = secrets.token_hex(16)  # inherited by all that the program starts
         own = [sys.executable, "-I", "-S", place, str(os.getpid()), str(listen), str(report), *command]
         try:
             self._keeper = subprocess.Popen(
-                own, stdin=stdin, stdout=stdout, bufsize=0, cwd=folder, pass_fds=(listen, report), start_new_session=True
+                own, stdin=stdin, stdout=stdout, bufsize=0, cwd=folder, pass_fds=(listen, report), start_new_session=True,
+                env={**os.environ, MARK: self._mark},
             )  # fmt: skip
         except BaseException:
             self._orders.close()
@@ -134,26 +142,47 @@ class KeptProgram:
                     self._orders.write(b"%.6f\n" % patience)
             self._report.over.wait(max(self._due - time.monotonic(), 0.0))
             if self._report.lost:
-                self._report.left = _killed(self._report.pid) if self._report.pid else ""
-            if self._report.over.is_set() and not self._report.left:
+                self._report.left = self._killed() if self._report.pid else ""
+            if self._report.lost or (self._report.over.is_set() and not self._report.left):
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._keeper.wait(SLACK)
                 self._orders.close()
             return Ending(self._report.orderly, self._report.left)
 
+    def _killed(self) -> str:
+        """Kill what is left of a program whose keeper is gone; what could not be ended, as far as that is known.
 
-def _killed(group: int) -> str:
-    """Kill a group whose keeper is gone; what is left of it, as far as that can be seen."""
-    deadline = time.monotonic() + GRACE
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            return ""
-        except OSError:  # processes of another user
-            break
-        time.sleep(0.02)
-    return f"group {group}"
+        That is its group, what the keeper saw of it, what carries its mark, and all that descends from these. A program that has
+        left the group, lost its parent and cleared its environment after the keeper's last look is not found.
+        """
+        group, roots = self._report.pid, dict(self._report.seen or {})
+        deadline = time.monotonic() + GRACE
+        while True:
+            table = keeper.processes()
+            roots |= {pid: birth for pid, _, _, birth in table if _marked(pid, self._mark)}
+            left = keeper.family(table, roots, group=group)
+            roots |= left
+            if not left or time.monotonic() >= deadline:
+                break
+            with contextlib.suppress(OSError):  # ended in the meantime, or processes of another user
+                if any(among == group for _, _, among, _ in table):
+                    os.killpg(group, signal.SIGKILL)
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        if self._report.seen is None or not table:
+            return UNKNOWN
+        self._report.seen = left
+        return f"process {', '.join(map(str, left))}" if left else ""
+
+
+def _marked(pid: int, mark: str) -> bool:
+    """Whether a process has inherited this mark; only Linux tells."""
+    try:
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
 
 
 def start(command: Sequence[str], folder: str | None = None, *, stdin: int, stdout: int) -> Program:
