@@ -187,7 +187,7 @@ def list_runs(db: Database = None, as_json: Json = False) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def best(run: Run, db: Database = None, as_json: Json = False) -> None:
-    """The parameters with the largest certified lower bound of the objective."""
+    """The parameters to use: the best measured inside all limits, or certified ones that are surely better."""
     from safebo.cli.terminal import quantities
 
     optimizer, ledger = _look(run, db)

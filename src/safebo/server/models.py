@@ -467,7 +467,7 @@ class Samples(Answer):
 
 
 class BestAnswer(Answer):
-    """The parameters with the largest certified lower bound."""
+    """The parameters to use: the best measured inside all limits, or certified ones that are surely better."""
 
     params: dict[str, float]
     lower: float | None
