@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+
+from safebo.cli import Code
+
+pytestmark = pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,3 +28,17 @@ def test_what_best_means_is_said_alike_everywhere(folder):
     ]
     for text in texts:
         assert BEST in text and "largest certified lower bound" not in text
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr("safebo.cli.terminal.at_terminal", lambda: True)
+    monkeypatch.setattr("safebo.cli.terminal.read_line", lambda over: sys.stdin.readline() or None)
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("options", [(), ("--no-wait",)])
+def test_a_pause_at_the_prompt_is_called_a_pause(folder, options):
+    shown = folder("run", "small.toml", "--confirm", *options, input="y\np\n", code=Code.HALTED).stderr
+    last = " ".join(shown.split("Run it?")[-1].split())
+    assert last.endswith("Run 'small' is paused: at the terminal. `safebo resume small` goes on.")

@@ -239,7 +239,8 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     if result.end is End.PENDING:
         _choices(campaign, place(campaign.name, db), as_json, result)
         raise typer.Exit(Code.PERSON)
-    _finish(campaign, _CODES[result.end.value], result.end.value, result.text, result.experiments, as_json)
+    text = f"{result.text} `safebo resume {place(campaign.name, db)}` goes on." if result.end is End.PAUSED else result.text
+    _finish(campaign, _CODES[result.end.value], result.end.value, text, result.experiments, as_json)
 
 
 _CODES = {

@@ -203,6 +203,8 @@ class _Runner:
     def consent(self, step: Step) -> Result | None:
         """Ask, or wait for an approval from elsewhere; the next turn looks what became of it."""
         answer = self.watcher.approve(step)
+        if answer is None and (ended := self.halted(self.campaign.ledger)) is not None:
+            return ended
         if answer is None and not self.watcher.waits():
             return Result(End.UNAPPROVED, f"{step.name} with {step.params} waits for an approval.")
         if answer is None:
