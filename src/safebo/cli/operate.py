@@ -201,7 +201,8 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     from safebo.cli.terminal import Person, Terminal, at_terminal
     from safebo.runs.operate import End, interruptible, operate
     from safebo.runs.plants import stop_outcome
-    from safebo.runs.starts import next_start
+    from safebo.runs.starts import next_start, telling
+    from safebo.runs.words import values_text
 
     spec = campaign.ledger.config.plant
     kind = spec.get("type", "manual")
@@ -209,7 +210,11 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
         text = f"Run {campaign.name!r} is ready: clients poll it at `safebo serve{'' if db is None else f' --db {db}'}`."
         start = next_start(campaign.ledger)
         if start is not None:
-            text += f" Measure the start {start.params} first, and `safebo tell` it."
+            shown = values_text(start.params, campaign.ledger.config.units, 12)
+            text += (
+                f" Measure the start {shown} first: a client tells it with its parameters (POST /tell), a person with "
+                f"`{telling(campaign.ledger, place(campaign.name, db))}`."
+            )
         _finish(campaign, Code.OK, "ready", text, 0, as_json)
     asks = at_terminal() and not as_json
     by_hand = kind == "manual" and asks

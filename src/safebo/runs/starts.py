@@ -17,6 +17,7 @@ from safebo.exceptions import ConflictError
 from safebo.runs.campaign import Campaign, user
 from safebo.runs.ledger import Ledger
 from safebo.runs.storage import now
+from safebo.runs.words import values_text
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,26 @@ def next_start(ledger: Ledger) -> Start | None:
             consent = (approved["who"], approved["at"]) if approved else None
             return Start(dict(params), number, attempt, consent, bool(sent), sent.get("at", ""), sent.get("token", ""))
     return None
+
+
+def comes_first(ledger: Ledger, start: Start) -> str:
+    """Why there is no trial before this start is measured, and how to tell its measurement: by a client, and by a person."""
+    what = "is at the plant" if start.out else "was not measured yet"
+    shown = values_text(start.params, ledger.config.units)
+    names = [output.name for output in ledger.state.outputs[1:]]
+    body = {"params": start.params, "objective": "..."} | ({"constraints": dict.fromkeys(names, "...")} if names else {})
+    by_client = json.dumps(body).replace('"..."', "...")
+    return (
+        f"The start {shown} of run {ledger.name!r} {what}: trials come after it. Run it and tell what it measured: "
+        f"POST /tell with {by_client}, or `{telling(ledger)}`."
+    )
+
+
+def telling(ledger: Ledger, run: str = "") -> str:
+    """The command line that tells the measurement of the next start; `run` is its place on that line."""
+    name = run or (f"'{ledger.name}'" if " " in ledger.name else ledger.name)
+    limits = "".join(f" --limit {output.name}=..." for output in ledger.state.outputs[1:])
+    return f"safebo tell {name} --objective ...{limits}"
 
 
 def _mine(plant: dict[str, Any], key: str, params: dict[str, float], attempt: int) -> dict[str, Any]:
