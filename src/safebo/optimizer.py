@@ -34,6 +34,7 @@ from safebo.intervals import Refutation
 from safebo.journal import Journal, Waiting, not_stored
 from safebo.kernels import Matern, StationaryKernel
 from safebo.measured import Measured, measured_points
+from safebo.naming import unmatched
 from safebo.norms import AdaptiveScenario, NormEstimator
 from safebo.norms.base import resolve
 from safebo.notices import check_scale, warn_cautions, warn_refuted
@@ -617,9 +618,8 @@ class SafeOptimizer:
         if constraints is not None and not isinstance(constraints, Mapping):
             raise InvalidValueError(f"Constraint values come as a mapping name -> value, got {constraints!r}.")
         given: dict[str, Any] = dict(constraints or {})
-        unknown, missing = [n for n in given if n not in names[1:]], [n for n in names[1:] if n not in given]
-        if unknown or missing:
-            raise InvalidValueError(f"Constraint values do not match {names[1:]}: unknown {unknown}, missing {missing}.")
+        if wrong := unmatched(given, names[1:]):
+            raise InvalidValueError(f"`constraints` has a measured value for each of the limits {names[1:]}: {wrong}")
         return (_measurement(value, names[0]), *(_measurement(given[n], n) for n in names[1:]))
 
     def _unit_points(self, x: ArrayLike) -> FloatArray:

@@ -42,3 +42,27 @@ def test_a_pause_at_the_prompt_is_called_a_pause(folder, options):
     shown = folder("run", "small.toml", "--confirm", *options, input="y\np\n", code=Code.HALTED).stderr
     last = " ".join(shown.split("Run it?")[-1].split())
     assert last.endswith("Run 'small' is paused: at the terminal. `safebo resume small` goes on.")
+
+
+@pytest.fixture
+def by_hand(folder):
+    head = (folder.path / "small.toml").read_text().split("[plant]")[0]
+    (folder.path / "small.toml").write_text(head + "[plant]\ntype = 'manual'\n")
+    folder("run", "small.toml", code=Code.PERSON)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["0.5"], "The limits are ['heat']: missing ['heat']. Give --limit heat=VALUE."),
+        (["0.5", "--limit", "haet=2"], "unknown ['haet'], missing ['heat']. Did you mean 'heat'? Give --limit heat=VALUE."),
+        (["0.5", "--limit", "heat=0", "--param", "b=1"], "The parameters are ['a']: unknown ['b'], missing ['a']."),
+        (["0.5", "--limit", "heat=7", "--param", "a=9"], "'a' = 9.0 lies outside its bounds"),
+        (["nan", "--limit", "heat=7"], "'objective' must be a finite number, got nan"),
+        (["-7", "--limit", "heat=inf"], "'heat' must be a finite number, got inf"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_before_it_is_doubted(by_hand, options, said):
+    shown = by_hand("tell", "small", "--objective", *options, code=Code.INPUT).stderr
+    assert said in shown and "warning" not in shown

@@ -27,3 +27,19 @@ def test_a_start_that_is_not_measured_says_how_to_tell_it(served: Served) -> Non
     assert served.viewer.get("/runs/h").json()["start"]["params"] == body["params"]
     assert served.operator.post("/runs/h/tell", json=body).status_code == 200
     assert served.operator.post("/runs/h/ask").json()["ready"]
+
+
+def test_wrong_names_are_answered_with_the_right_ones(served: Served) -> None:
+    of_clients(served)
+    tell = {"params": {"a": 0.5}, "objective": 0.5}
+    for body, said in (
+        (tell, "`constraints` has a measured value for each of the limits ['heat']: missing ['heat']."),
+        ({**tell, "constraints": {"haet": 0.1}}, "unknown ['haet'], missing ['heat']. Did you mean 'heat'?"),
+        ({**tell, "params": {"b": 0.5}}, "The parameters are ['a']: unknown ['b'], missing ['a']."),
+    ):
+        answer = served.operator.post("/runs/h/tell", json=body)
+        assert answer.status_code == 422 and said in answer.json()["detail"]
+    assert served.operator.post("/runs/h/tell", json={**tell, "constraints": {"heat": 0.1}}).status_code == 200
+    answer = served.viewer.get("/runs/h/slice", params={"x": "A"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "x, and y if it is given, are different parameters of ['a'], got 'A'."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -38,7 +39,7 @@ def tell(
     from safebo.cli.results import summary
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError
-    from safebo.outputs import OBJECTIVE
+    from safebo.outputs import OBJECTIVE, number
     from safebo.runs.starts import next_start
 
     if trial is not None and param:
@@ -48,7 +49,13 @@ def tell(
     with opened(run, db) as (_, campaign):
         ledger = campaign.ledger
         start = next_start(ledger)
+        _all_of(values, [o.name for o in ledger.state.outputs[1:]], "limits", "--limit")
         what: Any = _numbers(param, "--param") if param else trial
+        if param:
+            _all_of(what, ledger.state.settings.domain.names, "parameters", "--param")
+            ledger.state.settings.domain.point(what)
+        for name, value in {OBJECTIVE: objective, **values}.items():
+            number(value, f"The measurement of {name!r}")
         if what is None and ledger.pending is not None:
             what = ledger.pending.trial.id
         elif what is None and start is not None:
@@ -94,6 +101,18 @@ def _second_look(campaign: Campaign, what: object, values: dict[str, float], *, 
             same = False
         if not same:
             raise InvalidValueError(f"{name} was {values[name]:g} first and {again!r} then. Nothing was stored: tell it again.")
+
+
+def _all_of(given: dict[str, float], names: Sequence[str], what: str, option: str) -> None:
+    """Refuse values that are not for just these names, before anything is asked."""
+    from safebo.exceptions import InvalidValueError
+    from safebo.naming import unmatched
+
+    if wrong := unmatched(given, names):
+        wanted = " ".join(f"{option} {name}=VALUE" for name in names)
+        raise InvalidValueError(
+            f"The {what} are {list(names)}: {wrong} " + (f"Give {wanted}." if names else f"Leave {option} out.")
+        )
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
