@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def unmatched(given: Iterable[object], known: Sequence[str]) -> str:
-    """What is unknown and what is missing among given names: "unknown ['kq'], missing ['kp']. Did you mean 'kp'?" """
+    """What is unknown and what is missing among given names, as "unknown ['kq'], missing ['kp']."; empty if they match."""
     names = list(given)
     unknown, missing = [n for n in names if n not in known], [n for n in known if n not in names]
     parts = [f"{word} {found}" for word, found in (("unknown", unknown), ("missing", missing)) if found]

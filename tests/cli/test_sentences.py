@@ -66,3 +66,18 @@ def by_hand(folder):
 def test_what_cannot_be_told_is_refused_before_it_is_doubted(by_hand, options, said):
     shown = by_hand("tell", "small", "--objective", *options, code=Code.INPUT).stderr
     assert said in shown and "warning" not in shown
+
+
+def test_what_was_rejected_was_not_aborted(folder, monkeypatch):
+    folder("run", "small.toml", "--confirm", "--no-wait", code=Code.PERSON)
+    folder("approve", "small")
+    folder("resume", "small", "--no-wait", code=Code.PERSON)
+    folder("reject", "small", "--reason", "too hot")
+    monkeypatch.setenv("FAIL", "2")
+    folder("resume", "small", "--no-confirm", code=Code.ABORTED)
+    for found in (folder.json("status", "small"), *folder.json("list")):
+        assert (found["aborts"], found["rejected"]) == (1, 1)
+    assert "1 aborted, 1 rejected" in folder("status", "small").stdout
+    head, row = folder("list").stdout.splitlines()
+    for word in ("aborted", "rejected"):
+        assert row[head.index(word)] == "1"

@@ -22,5 +22,5 @@ def verify(run: Run, db: Database = None, as_json: Json = False) -> None:
     if as_json:
         emit({"run": name, **asdict(found), "complete": True})
         return
-    text = f"{name}: {found.events} events, {found.measurements} measurements, {found.aborts} aborted, complete"
+    text = f"{name}: {found.events} events, {found.measurements} measurements, {found.aborts} aborted or rejected, complete"
     console().print(text, markup=False)

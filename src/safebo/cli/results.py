@@ -39,11 +39,13 @@ WIDE = 160
 
 def summary(campaign: Campaign) -> dict[str, Any]:
     """A run in plain values; its driver is empty if nobody drives it."""
+    from safebo.report.scene import was_rejected
     from safebo.runs.driving import driver
     from safebo.runs.starts import next_start
 
     ledger = campaign.ledger
     state, pending = ledger.state, ledger.pending
+    refused = sum(was_rejected(abort.reason) for abort in state.aborts)
     inside = state.inside()
     safe = [i for i in range(state.step) if inside[i]]
     top = max(safe, key=lambda i: state.samples[i].values[0], default=None)
@@ -62,7 +64,8 @@ def summary(campaign: Campaign) -> dict[str, Any]:
         "violations": len(ledger.violations),
         "voided": [v.number for v in ledger.voided],
         "doubtful": sorted(ledger.doubtful),
-        "aborts": len(state.aborts),
+        "aborts": len(state.aborts) - refused,
+        "rejected": refused,
         "last_measured": None if not ledger.numbers else _measured(ledger, len(ledger.numbers) - 1),
         "best_measured": None if top is None else _measured(ledger, top),
         "pending": None
@@ -101,7 +104,6 @@ def _measured(ledger: Ledger, index: int) -> dict[str, Any]:
 def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     """Where a run stands: who drives it, experiments, violations, the pending experiment, the best measurement so far."""
     from safebo.cli.terminal import quantities
-    from safebo.report.scene import was_rejected
     from safebo.runs.words import Standing, moments
 
     with opened(run, db) as (_, campaign):
@@ -118,9 +120,8 @@ def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     how = f", {moments(how, local=True)}" if how else ""
     out.print(f"{ledger.name}: {word}{why}{how}", style="bold", markup=False)
     out.print(f"{content['experiments']}{planned} experiments, {content['measurements']} measurements", markup=False)
-    refused = sum(was_rejected(abort.reason) for abort in ledger.state.aborts)
     gone = f", {len(ledger.voided)} taken back" if ledger.voided else ""
-    text = f"{content['violations']} outside a limit, {content['aborts'] - refused} aborted, {refused} rejected{gone}"
+    text = f"{content['violations']} outside a limit, {content['aborts']} aborted, {content['rejected']} rejected{gone}"
     out.print(text, markup=False)
     for which in ("best", "last"):
         found = content[f"{which}_measured"]
@@ -169,7 +170,7 @@ def list_runs(db: Database = None, as_json: Json = False) -> None:
         emit(found)
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("run", "status", "driven by", "experiments", "outside", "aborted", "best", "created"):
+    for column in ("run", "status", "driven by", "experiments", "outside", "aborted", "rejected", "best", "created"):
         table.add_column(column, overflow="fold")
     for ledger, content in zip(ledgers, found, strict=True):
         word, by, _ = Standing.of(ledger).words(content["driver"])
@@ -177,7 +178,7 @@ def list_runs(db: Database = None, as_json: Json = False) -> None:
         best = content["best_measured"]
         table.add_row(
             escape(content["name"]), word, escape(by), f"{content['experiments']}{planned}", str(content["violations"]),
-            str(content["aborts"]), f"{best['values']['objective']:.4g}" if best else "-",
+            str(content["aborts"]), str(content["rejected"]), f"{best['values']['objective']:.4g}" if best else "-",
             moment(content["created"], local=True)[:16],
         )  # fmt: skip
     out = console()
