@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from safebo import Box, Fixed, SafeOptimizer
 from safebo.cli import Code
 
 pytestmark = pytest.mark.filterwarnings("ignore::safebo.exceptions.UnsafeMeasurementWarning")
@@ -81,3 +82,40 @@ def test_what_was_rejected_was_not_aborted(folder, monkeypatch):
     head, row = folder("list").stdout.splitlines()
     for word in ("aborted", "rejected"):
         assert row[head.index(word)] == "1"
+
+
+@pytest.mark.parametrize("which", ["1", "2"])
+def test_messages_for_people_have_no_python_in_them(folder, monkeypatch, which):
+    monkeypatch.setenv("FAIL", which)
+    shown = folder("run", "small.toml", "--no-wait", "--confirm", code=Code.PERSON).stderr
+    shown += folder("approve", "small").stdout
+    shown += (aborted := folder("resume", "small", "--no-wait", code=Code.ABORTED if which == "1" else Code.PERSON).stderr)
+    if which == "2":
+        assert "approved 1-" in (said := folder("approve", "small").stdout) and ": a = 0." in said and said.endswith(" V\n")
+        shown += (aborted := folder("resume", "small", code=Code.ABORTED).stderr)
+        shown += folder("tell", "small", "--param", "a=0.4", "--objective", 0.5, "--limit", "heat=0.1").stdout
+        shown += (gone := folder("void", "small", 2).stdout)
+        assert gone == "took back measurement 2: objective = 0.5, heat = 0.1 K at a = 0.4 V; the run is paused\n"
+        shown += folder("status", "small").stdout
+    assert "approved the start a = 0.5 V" in shown
+    assert aborted.count("a = ") == 1 and "was aborted" in aborted
+    assert "{" not in shown and "inf" not in shown
+
+
+def test_tell_void_and_status_call_a_run_alike(by_hand):
+    for said in (
+        by_hand("tell", "small", "--objective", 0.5, "--limit", "heat=0.1").stdout,
+        by_hand("tell", "small", "--param", "a=0.5", "--objective", 0.5, "--limit", "heat=0.1").stdout,
+        by_hand("void", "small", 2).stdout,
+        by_hand("status", "small").stdout,
+    ):
+        assert "the run is open" in said or "small: open, nobody drives it" in said
+    assert "0 of 2 experiments, 1 measurement\n" in by_hand("status", "small").stdout
+    assert by_hand.json("resume", "small", code=Code.PERSON)["run"]["driver"] == ""
+
+
+def test_a_run_made_in_python_is_not_called_one_of_clients(folder):
+    SafeOptimizer(Box({"a": (0.0, 1.0)}), 0.0, norm=Fixed(1.0)).save("safebo.db", "mine")
+    assert "clients over HTTP" not in folder("list").stdout
+    assert "a program or clients" in folder("list").stdout
+    assert "mine: open, a Python program, or clients over HTTP, may ask" in folder("status", "mine").stdout

@@ -40,7 +40,6 @@ WIDE = 160
 def summary(campaign: Campaign) -> dict[str, Any]:
     """A run in plain values; its driver is empty if nobody drives it."""
     from safebo.report.scene import was_rejected
-    from safebo.runs.driving import driver
     from safebo.runs.starts import next_start
 
     ledger = campaign.ledger
@@ -53,7 +52,7 @@ def summary(campaign: Campaign) -> dict[str, Any]:
         "name": ledger.name,
         "title": ledger.config.title,
         "status": ledger.status,
-        "driver": driver(campaign.store, campaign.name),
+        "driver": driven_by(campaign),
         "asked_at": ledger.asked_at or None,
         "reason": ledger.reason,
         "created": ledger.created.at,
@@ -92,6 +91,21 @@ def summary(campaign: Campaign) -> dict[str, Any]:
     }
 
 
+def driven_by(campaign: Campaign) -> str:
+    """Who drives a run when this command has ended; empty if nobody does."""
+    from safebo.runs.driving import driver
+
+    mine = campaign.drives is not None and not campaign.driving_lost
+    return "" if mine else driver(campaign.store, campaign.name)
+
+
+def standing(campaign: Campaign) -> str:
+    """A run in one word, the same as `status` says: a run that nobody drives is open."""
+    from safebo.runs.words import Standing
+
+    return Standing.of(campaign.ledger).words(driven_by(campaign))[0]
+
+
 def _measured(ledger: Ledger, index: int) -> dict[str, Any]:
     """A measurement with its number."""
     state = ledger.state
@@ -104,7 +118,7 @@ def _measured(ledger: Ledger, index: int) -> dict[str, Any]:
 def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     """Where a run stands: who drives it, experiments, violations, the pending experiment, the best measurement so far."""
     from safebo.cli.terminal import quantities
-    from safebo.runs.words import Standing, moments
+    from safebo.runs.words import Standing, counted, moments
 
     with opened(run, db) as (_, campaign):
         content, ledger = summary(campaign), campaign.ledger
@@ -119,7 +133,8 @@ def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     why = f" ({ledger.reason.rstrip('.')})" if ledger.reason else ""
     how = f", {moments(how, local=True)}" if how else ""
     out.print(f"{ledger.name}: {word}{why}{how}", style="bold", markup=False)
-    out.print(f"{content['experiments']}{planned} experiments, {content['measurements']} measurements", markup=False)
+    done = f"{content['experiments']}{planned} experiments" if planned else counted(content["experiments"], "experiment")
+    out.print(f"{done}, {counted(content['measurements'], 'measurement')}", markup=False)
     gone = f", {len(ledger.voided)} taken back" if ledger.voided else ""
     text = f"{content['violations']} outside a limit, {content['aborts']} aborted, {content['rejected']} rejected{gone}"
     out.print(text, markup=False)
@@ -262,6 +277,7 @@ def import_measurements(
     """Add earlier measurements to a run: all of a file, or, if one of them is wrong, none."""
     from safebo.exceptions import InvalidValueError
     from safebo.runs import transfer
+    from safebo.runs.words import counted
 
     with opened(run, db) as (_, campaign):
         rows = transfer.read_measurements(file, campaign.ledger.state.settings)
@@ -274,12 +290,12 @@ def import_measurements(
             )
         if rows:
             campaign.tell_many(rows, who=who)
-        ledger, described = campaign.ledger, summary(campaign)
+        ledger, described, word = campaign.ledger, summary(campaign), standing(campaign)
     outside = len(ledger.violations) - before
     if as_json:
         emit({"imported": len(rows), "outside": outside, "run": described})
     else:
-        text = f"imported {len(rows)} measurements, {outside} of them outside a limit; the run is {ledger.status}"
+        text = f"imported {counted(len(rows), 'measurement')}, {outside} of them outside a limit; the run is {word}"
         console().print(text, markup=False)
 
 

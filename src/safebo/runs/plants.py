@@ -158,7 +158,7 @@ class Watchdog:
         why = f"{name} hung: no answer within {seconds:g} s" if cause is None else f"{name} failed: {described(cause)}"
         self._ready = False
         stopped = "" if isinstance(cause, NeverConnectedError) else f" {stop_now(self.plant, self._stop)}"
-        raise ExperimentAborted(f"{why}.{stopped}" + (f" Parameters: {params}." if params else ""), params) from cause
+        raise ExperimentAborted(f"{why}.{stopped}", params) from cause
 
     def _stop(self) -> None:
         """Stop the plant; PlantError if that fails or takes too long."""
