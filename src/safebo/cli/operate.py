@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -107,11 +108,12 @@ def resume(
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError, StopReason
     from safebo.runs.driving import driving
+    from safebo.runs.operate import interruptible
     from safebo.runs.prepare import prepare
 
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
-    with opened(run, db) as (store, campaign), driving(campaign):
+    with interruptible(partial(typer.echo, err=True)), opened(run, db) as (store, campaign), driving(campaign):
         seen, halted = campaign.ledger.seq, campaign.ledger.halted is not None
         _follow_file(campaign, run, who)
         spec = campaign.ledger.config.plant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -40,13 +41,14 @@ def tell(
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError
     from safebo.outputs import OBJECTIVE, number
+    from safebo.runs.operate import interruptible
     from safebo.runs.starts import next_start
 
     if trial is not None and param:
         raise InvalidValueError("Name a trial or parameters, not both.")
     values = _numbers(limit or [], "--limit")
     noted = dict(_pair(text, "--context") for text in context or []) or None
-    with opened(run, db) as (_, campaign):
+    with interruptible(partial(typer.echo, err=True)), opened(run, db) as (_, campaign):
         ledger = campaign.ledger
         start = next_start(ledger)
         _all_of(values, [o.name for o in ledger.state.outputs[1:]], "limits", "--limit")
