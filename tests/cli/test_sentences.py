@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -119,3 +120,22 @@ def test_a_run_made_in_python_is_not_called_one_of_clients(folder):
     assert "clients over HTTP" not in folder("list").stdout
     assert "a program or clients" in folder("list").stdout
     assert "mine: open, a Python program, or clients over HTTP, may ask" in folder("status", "mine").stdout
+
+
+def test_options_that_a_plot_does_not_use_are_refused(folder):
+    pytest.importorskip("matplotlib")
+    folder("run", "small.toml", "--experiments", "1")
+    for options, said in (
+        (("--what", "state", "--output", "heat", "--field", "margin"), "--field belongs to a state over two parameters"),
+        (("--field", "foo"), "--field belongs to --what state, got --what progress"),
+        (("--what", "norm", "--vary", "a", "--output", "heat"), "--vary and --output belong to --what state"),
+    ):
+        assert said in " ".join(folder("plot", "small", *options, "-o", "x.png", code=Code.INPUT).stderr.split())
+        assert not (folder.path / "x.png").exists()
+
+
+def test_times_in_the_documents_look_like_those_of_the_program(by_hand):
+    shape = re.compile(r"^Handed out \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+: ", re.M)
+    assert shape.search(by_hand("resume", "small", code=Code.PERSON).stderr)
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    assert shape.search(page) and not re.search(r"\d{4}-\d\d-\d\dT\d\d", page)

@@ -321,6 +321,11 @@ def plot(
 
     if what not in ("progress", "state", "norm"):
         raise InvalidValueError(f"--what must be progress, state or norm, got {what!r}.")
+    given = {"--vary": vary, "--output": output, "--field": field}
+    unused = [option for option, value in given.items() if value and what != "state"]
+    if unused:
+        belong = f"{' and '.join(unused)} belong{'s' if len(unused) == 1 else ''}"
+        raise InvalidValueError(f"{belong} to --what state, got --what {what}.")
     if out.exists() and not force:
         raise InvalidValueError(f"{out} exists: choose another name, or replace it with --force.")
     optimizer, ledger = _look(run, db)
@@ -334,9 +339,15 @@ def plot(
     elif what == "norm":
         figure = plot_norms(trials, title=title)
     else:
+        axes = vary or list(optimizer.domain.names[:2])
+        if field is not None and len(axes) == 1:
+            raise InvalidValueError(
+                f"--field belongs to a state over two parameters, got {field!r} with one: over {axes[0]!r} mean, interval and "
+                "limits are drawn together. Leave it out."
+            )
         shown: dict[str, Any] = {"output": output, "title": title, "units": ledger.config.units}
         shown |= {"next_trial": ledger.trial or False, **({} if field is None else {"field": field})}
-        figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], **shown)
+        figure = plot_slice(optimizer, axes, **shown)
     try:
         figure.savefig(out, dpi=150)
     except ValueError as error:  # of matplotlib: a format that it does not know
