@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 from safebo import Box, Constraint, Fixed, SafeOptimizer
 from safebo.runs import Campaign, RunConfig
@@ -43,3 +44,11 @@ def test_wrong_names_are_answered_with_the_right_ones(served: Served) -> None:
     answer = served.viewer.get("/runs/h/slice", params={"x": "A"})
     assert answer.status_code == 422
     assert answer.json()["detail"] == "x, and y if it is given, are different parameters of ['a'], got 'A'."
+
+
+def test_the_two_tables_are_told_apart(served: Served) -> None:
+    run = served.create()
+    header = served.viewer.get(f"{run}/export", params={"format": "csv"}).text.splitlines()[0]
+    assert header == "number,kp,objective,trial,outside"
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
+    assert "number, parameters, outputs, trial, and 1 under `outside`" in page and "`safebo export` writes another one" in page

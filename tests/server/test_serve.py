@@ -63,10 +63,13 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, empty: bool) -> None
             assert client.post("/api/v1/runs", json=LINE).status_code == 201
             assert client.get("/api/v1/runs").json()["you"] == "olga"
             assert client.post("/api/v1/runs/line/ask").json()["ready"]
+            second = client.post("/api/v1/runs", json={**LINE, "name": "second", "min_width": 0.001})
+            assert any("min_width 0.001" in text for text in second.json()["warnings"])
     finally:
         server.send_signal(signal.SIGTERM)
         _, said = server.communicate(timeout=60)
     assert OPERATOR not in said and VIEWER not in said
+    assert "min_width" not in said  # whoever created the run has the warning, with the run's name
     assert "There is no run in runs.db yet: `safebo init` writes" in said and "safebo run --db runs.db" in said
     assert (tmp_path / "runs.db").exists()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from safebo.exceptions import InvalidValueError, SafeboWarning
+from safebo.exceptions import InvalidValueError, NoGuaranteeWarning, SafeboWarning, SettingsWarning
 from safebo.runs.storage import Store
 from safebo.server.app import create_app
 from safebo.server.auth import Tokens, is_loopback
@@ -57,6 +57,8 @@ def main(
     if not is_loopback(host) and certificate is None:
         log.warning("Tokens travel unencrypted: use --certificate and --private-key, a VPN, or a proxy with TLS.")
     warnings.simplefilter("default", SafeboWarning)  # a warning about a run is no reason to refuse a request
+    for category in (SettingsWarning, NoGuaranteeWarning):  # they are in the answer to whoever creates a run
+        warnings.simplefilter("ignore", category)
     store = Store.open(url)
     if not store.names():
         log.warning(
