@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from safebo.exceptions import InvalidValueError
+from safebo.naming import unmatched
 
 FloatArray = NDArray[np.float64]
 
@@ -101,12 +102,8 @@ class Box:
     def point(self, params: Mapping[str, float] | ArrayLike) -> FloatArray:
         """One validated point in user units, (n,), from a dict or an array-like."""
         if isinstance(params, Mapping):
-            unknown = [name for name in params if name not in self._bounds]
-            missing = [name for name in self.names if name not in params]
-            if unknown or missing:
-                raise InvalidValueError(
-                    f"Parameter names do not match the domain {list(self.names)}: unknown {unknown}, missing {missing}."
-                )
+            if wrong := unmatched(params, self.names):
+                raise InvalidValueError(f"The parameters are {list(self.names)}: {wrong}")
             values: Any = [params[name] for name in self.names]
         else:
             values = params

@@ -34,10 +34,11 @@ from safebo.intervals import Refutation
 from safebo.journal import Journal, Waiting, not_stored
 from safebo.kernels import Matern, StationaryKernel
 from safebo.measured import Measured, measured_points
+from safebo.naming import unmatched
 from safebo.norms import AdaptiveScenario, NormEstimator
 from safebo.norms.base import resolve
 from safebo.notices import check_scale, warn_cautions, warn_refuted
-from safebo.outputs import Constraint, Guarantee, Output, guarantee, number, outside, resolve_outputs
+from safebo.outputs import Constraint, Guarantee, Output, beyond, guarantee, number, outside, resolve_outputs
 from safebo.posterior import Posterior
 from safebo.state import Abort, NormRecord, Sample, Settings, State, checked_context
 from safebo.subdomain import SubDomain
@@ -275,7 +276,7 @@ class SafeOptimizer:
         for what, value, constraints, context in rows:
             sample = self._sample(what, value, constraints, context)
             if not started and (violated := outside(self._state.outputs, sample.values)):
-                text = f"{self.domain.as_dict(np.array(sample.point))} is not safe: {self._limits(violated)}"
+                text = f"{self._named(sample)} is not safe: {self._limits(violated)}"
                 if self._journal is not None and len(rows) == 1:
                     self._journal.refused(f"the start {text}")
                 raise UnsafeInitialSampleError(
@@ -328,9 +329,12 @@ class SafeOptimizer:
         noted = None if context is None else checked_context(context)
         return Sample(tuple(point.tolist()), tuple(x), values, None if trial is None else trial.id, noted)
 
+    def _named(self, sample: Sample) -> str:
+        """The parameters of a sample: "kp = 2.1, kd = 0.3"."""
+        return ", ".join(f"{name} = {value:.6g}" for name, value in zip(self.domain.names, sample.point, strict=True))
+
     def _limits(self, violated: Mapping[str, float]) -> str:
-        limits = {o.name: f"[{_show(o.lower_limit, '-inf')}, {_show(o.upper_limit, 'inf')}]" for o in self._state.outputs}
-        return "; ".join(f"{name} = {value:g} outside {limits[name]}" for name, value in violated.items())
+        return "; ".join(beyond(o, violated[o.name]) for o in self._state.outputs if o.name in violated)
 
     def _warn_violated(self, number: int, sample: Sample) -> None:
         if violated := outside(self._state.outputs, sample.values):
@@ -618,9 +622,8 @@ class SafeOptimizer:
         if constraints is not None and not isinstance(constraints, Mapping):
             raise InvalidValueError(f"Constraint values come as a mapping name -> value, got {constraints!r}.")
         given: dict[str, Any] = dict(constraints or {})
-        unknown, missing = [n for n in given if n not in names[1:]], [n for n in names[1:] if n not in given]
-        if unknown or missing:
-            raise InvalidValueError(f"Constraint values do not match {names[1:]}: unknown {unknown}, missing {missing}.")
+        if wrong := unmatched(given, names[1:]):
+            raise InvalidValueError(f"`constraints` has a measured value for each of the limits {names[1:]}: {wrong}")
         return (_measurement(value, names[0]), *(_measurement(given[n], n) for n in names[1:]))
 
     def _unit_points(self, x: ArrayLike) -> FloatArray:
@@ -633,10 +636,6 @@ class SafeOptimizer:
         if output is not None and output not in names:
             raise InvalidValueError(f"Unknown output {output!r}: choose one of {names}.")
         return 0 if output is None else names.index(output)
-
-
-def _show(limit: float | None, default: str) -> str:
-    return default if limit is None else f"{limit:g}"
 
 
 def _measurement(value: object, name: str) -> float:

@@ -123,6 +123,13 @@ def outside(outputs: Sequence[Output], values: Sequence[float]) -> dict[str, flo
     return {o.name: v for o, v in zip(outputs, values, strict=True) if not o.satisfied(v)}
 
 
+def beyond(output: Output, value: float) -> str:
+    """What a value outside a limit is, in words: "torque = 2.9 is above its limit 2.6"."""
+    low = output.lower_limit
+    side = f"below its limit {low:g}" if low is not None and value < low else f"above its limit {output.upper_limit:g}"
+    return f"{output.name} = {value:g} is {side}"
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """What a certificate promises: with confidence `confidence`, its experiment is safe with probability `probability`.

@@ -566,7 +566,7 @@ def test_runs_for_clients_that_poll(folder):
     (folder.path / "small.toml").write_text(head + "[plant]\ntype = 'http'\n")
     text = folder.json("run", "small.toml")["text"]
     assert "safebo serve" in text
-    assert "Measure the start {'a': 0.5} first" in text
+    assert "Measure the start a = 0.5 V first" in text and "`safebo tell small --objective ... --limit heat=...`" in text
     folder("tell", "small", "--objective", 0.5, "--limit", "heat=0.1")
     assert "start" not in folder.json("resume", "small")["text"]
 

@@ -168,3 +168,22 @@ def test_after_an_interrupt_it_is_said_what_is_known_of_the_plant(folder, confir
     assert said in err
     assert "Traceback" not in err
     assert confirms or "was stopped" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_request_to_terminate_at_a_question(folder, number):
+    pty = pytest.importorskip("pty")
+    head = (folder.path / "small.toml").read_text().split("[plant]")[0]
+    (folder.path / "small.toml").write_text(head + "[plant]\ntype = 'manual'\n")
+    folder("run", "small.toml", code=Code.PERSON)
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-m", "safebo.cli", "resume", "small"]
+    process = subprocess.Popen(command, cwd=folder.path, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"uit: " not in shown:
+        shown += os.read(ours, 4096)
+    process.send_signal(number)
+    assert process.wait(60.0) == Code.INTERRUPTED
+    os.close(ours)

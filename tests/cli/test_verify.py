@@ -22,7 +22,7 @@ def damage(folder, statement, *values):
 
 
 def test_a_complete_record(made):
-    assert made("verify", "small").stdout.strip() == "small: 9 events, 3 measurements, 0 aborted, complete"
+    assert made("verify", "small").stdout.strip() == "small: 9 events, 3 measurements, 0 aborted or rejected, complete"
     assert made.json("verify", "small.toml") == {
         "run": "small", "events": 9, "measurements": 3, "aborts": 0, "complete": True
     }  # fmt: skip

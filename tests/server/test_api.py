@@ -550,7 +550,7 @@ def test_who_drives_a_run(served: Served) -> None:
     run = served.create()
     fresh = served.viewer.get(run).json()
     assert (fresh["status"], fresh["driver"], fresh["asked_at"]) == ("running", "", None)
-    assert fresh["standing"] == {"word": "open", "text": "a program, or clients over HTTP may ask; nobody has asked yet"}
+    assert fresh["standing"] == {"word": "open", "text": "a Python program, or clients over HTTP, may ask; nobody has asked yet"}
     served.operator.post(f"{run}/ask")
     asked = served.viewer.get(run).json()
     assert asked["asked_at"] == asked["pending"]["started_at"] and asked["asked_at"] in asked["standing"]["text"]

@@ -584,7 +584,7 @@ def test_who_drives_it(served: Served, opened: Callable[..., Page]) -> None:
     served.create()
     page = opened()
     status(page, "open")
-    expect(page.locator("#counts")).to_contain_text("a program, or clients over HTTP may ask; nobody has asked yet")
+    expect(page.locator("#counts")).to_contain_text("a Python program, or clients over HTTP, may ask; nobody has asked yet")
     with driving(Campaign.open(served.store, "line")):
         expect(page.locator("#status")).to_have_text("running")
         expect(page.locator("#counts")).to_contain_text(

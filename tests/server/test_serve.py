@@ -63,9 +63,20 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, empty: bool) -> None
             assert client.post("/api/v1/runs", json=LINE).status_code == 201
             assert client.get("/api/v1/runs").json()["you"] == "olga"
             assert client.post("/api/v1/runs/line/ask").json()["ready"]
+            second = client.post("/api/v1/runs", json={**LINE, "name": "second", "min_width": 0.001})
+            assert any("min_width 0.001" in text for text in second.json()["warnings"])
     finally:
         server.send_signal(signal.SIGTERM)
         _, said = server.communicate(timeout=60)
     assert OPERATOR not in said and VIEWER not in said
+    assert "min_width" not in said  # whoever created the run has the warning, with the run's name
     assert "There is no run in runs.db yet: `safebo init` writes" in said and "safebo run --db runs.db" in said
     assert (tmp_path / "runs.db").exists()
+
+
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("no key")
+    for certificate, said in (("cert.pem", "No such file or directory: cert.pem."), ("key.pem", "are not a certificate and its")):
+        arguments = command("runs.db", "--port", "0", "--certificate", certificate, "--private-key", "key.pem")
+        found = subprocess.run(arguments, cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=60.0)
+        assert found.returncode in (1, 2) and said in found.stderr and "Traceback" not in found.stderr

@@ -233,8 +233,12 @@ def opened(run: str, db: str | None) -> Iterator[tuple[Store, Campaign]]:
 
 def place(run: str, db: str | None) -> str:
     """How to name the run on the next command line."""
+    from safebo.runs.config import DATABASE
+
     quoted = f"'{run}'" if " " in run else run
-    return quoted if db is None or db == os.environ.get("SAFEBO_DB") else f"{quoted} --db {db}"
+    usual = os.environ.get("SAFEBO_DB") or DATABASE
+    known = db is None or db == usual or ("://" not in db + usual and Path(db).absolute() == Path(usual).absolute())
+    return quoted if known else f"{quoted} --db {db}"
 
 
 def write(path: Path, content: str | bytes, *, force: bool) -> None:

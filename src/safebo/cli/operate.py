@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -107,11 +108,12 @@ def resume(
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError, StopReason
     from safebo.runs.driving import driving
+    from safebo.runs.operate import interruptible
     from safebo.runs.prepare import prepare
 
     if retry and abandon is not None:
         raise InvalidValueError("Choose one of --retry and --abandon.")
-    with opened(run, db) as (store, campaign), driving(campaign):
+    with interruptible(partial(typer.echo, err=True)), opened(run, db) as (store, campaign), driving(campaign):
         seen, halted = campaign.ledger.seq, campaign.ledger.halted is not None
         _follow_file(campaign, run, who)
         spec = campaign.ledger.config.plant
@@ -201,7 +203,8 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     from safebo.cli.terminal import Person, Terminal, at_terminal
     from safebo.runs.operate import End, interruptible, operate
     from safebo.runs.plants import stop_outcome
-    from safebo.runs.starts import next_start
+    from safebo.runs.starts import next_start, telling
+    from safebo.runs.words import values_text
 
     spec = campaign.ledger.config.plant
     kind = spec.get("type", "manual")
@@ -209,7 +212,11 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
         text = f"Run {campaign.name!r} is ready: clients poll it at `safebo serve{'' if db is None else f' --db {db}'}`."
         start = next_start(campaign.ledger)
         if start is not None:
-            text += f" Measure the start {start.params} first, and `safebo tell` it."
+            shown = values_text(start.params, campaign.ledger.config.units, 12)
+            text += (
+                f" Measure the start {shown} first: a client tells it with its parameters (POST /tell), a person with "
+                f"`{telling(campaign.ledger, place(campaign.name, db))}`."
+            )
         _finish(campaign, Code.OK, "ready", text, 0, as_json)
     asks = at_terminal() and not as_json
     by_hand = kind == "manual" and asks
@@ -239,7 +246,8 @@ def _go(campaign: Campaign, plant: Any, who: str, *, as_json: bool, waits: bool,
     if result.end is End.PENDING:
         _choices(campaign, place(campaign.name, db), as_json, result)
         raise typer.Exit(Code.PERSON)
-    _finish(campaign, _CODES[result.end.value], result.end.value, result.text, result.experiments, as_json)
+    text = f"{result.text} `safebo resume {place(campaign.name, db)}` goes on." if result.end is End.PAUSED else result.text
+    _finish(campaign, _CODES[result.end.value], result.end.value, text, result.experiments, as_json)
 
 
 _CODES = {

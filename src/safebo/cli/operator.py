@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -35,20 +37,27 @@ def tell(
     as_json: Json = False,
 ) -> None:
     """Record a measurement: of the pending experiment, or of parameters that were not asked for."""
-    from safebo.cli.results import summary
+    from safebo.cli.results import standing, summary
     from safebo.cli.terminal import at_terminal
     from safebo.exceptions import InvalidValueError
-    from safebo.outputs import OBJECTIVE
+    from safebo.outputs import OBJECTIVE, number
+    from safebo.runs.operate import interruptible
     from safebo.runs.starts import next_start
 
     if trial is not None and param:
         raise InvalidValueError("Name a trial or parameters, not both.")
     values = _numbers(limit or [], "--limit")
     noted = dict(_pair(text, "--context") for text in context or []) or None
-    with opened(run, db) as (_, campaign):
+    with interruptible(partial(typer.echo, err=True)), opened(run, db) as (_, campaign):
         ledger = campaign.ledger
         start = next_start(ledger)
+        _all_of(values, [o.name for o in ledger.state.outputs[1:]], "limits", "--limit")
         what: Any = _numbers(param, "--param") if param else trial
+        if param:
+            _all_of(what, ledger.state.settings.domain.names, "parameters", "--param")
+            ledger.state.settings.domain.point(what)
+        for name, value in {OBJECTIVE: objective, **values}.items():
+            number(value, f"The measurement of {name!r}")
         if what is None and ledger.pending is not None:
             what = ledger.pending.trial.id
         elif what is None and start is not None:
@@ -65,12 +74,12 @@ def tell(
         elif receipt.violated:
             shown = ", ".join(f"{name} = {value:g}" for name, value in receipt.violated.items())
             console(stderr=True).print(
-                f"recorded as measurement {campaign.ledger.told}; OUTSIDE THE LIMIT: {shown}; the run is {receipt.status}",
+                f"recorded as measurement {campaign.ledger.told}; OUTSIDE THE LIMIT: {shown}; the run is {standing(campaign)}",
                 style="bold red",
                 markup=False,
             )
         else:
-            console().print(f"recorded as measurement {campaign.ledger.told}; the run is {receipt.status}", markup=False)
+            console().print(f"recorded as measurement {campaign.ledger.told}; the run is {standing(campaign)}", markup=False)
     raise typer.Exit(code)
 
 
@@ -94,6 +103,18 @@ def _second_look(campaign: Campaign, what: object, values: dict[str, float], *, 
             same = False
         if not same:
             raise InvalidValueError(f"{name} was {values[name]:g} first and {again!r} then. Nothing was stored: tell it again.")
+
+
+def _all_of(given: dict[str, float], names: Sequence[str], what: str, option: str) -> None:
+    """Refuse values that are not for just these names, before anything is asked."""
+    from safebo.exceptions import InvalidValueError
+    from safebo.naming import unmatched
+
+    if wrong := unmatched(given, names):
+        wanted = " ".join(f"{option} {name}=VALUE" for name in names)
+        raise InvalidValueError(
+            f"The {what} are {list(names)}: {wrong} " + (f"Give {wanted}." if names else f"Leave {option} out.")
+        )
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
@@ -123,6 +144,7 @@ def approve(run: Run, trial: TrialId = None, db: Database = None, who: Who = "",
     """Approve the pending experiment of a run that wants it (confirm = true)."""
     from safebo.exceptions import ConflictError
     from safebo.runs.starts import approve_start, next_start
+    from safebo.runs.words import values_text
 
     with opened(run, db) as (_, campaign):
         ledger = campaign.ledger
@@ -131,11 +153,12 @@ def approve(run: Run, trial: TrialId = None, db: Database = None, who: Who = "",
             if start is None:
                 raise ConflictError(f"Nothing of run {campaign.name!r} waits for an approval.")
             approve_start(campaign, who)
-            _done(campaign, f"approved the start {start.params}", as_json)
+            _done(campaign, f"approved the start {values_text(start.params, ledger.config.units)}", as_json)
             return
         known = trial or (ledger.pending.trial.id if ledger.pending is not None else "")
         campaign.approve(known, who=who)
-        params = "" if ledger.pending is None else f" with {ledger.pending.trial.params}"
+        pending = ledger.pending
+        params = "" if pending is None else f": {values_text(pending.trial.params, ledger.config.units)}"
         _done(campaign, f"approved {known}{params}", as_json)
 
 
@@ -168,15 +191,20 @@ def void(
 
     It stays in the record. Tell the right value afterwards with `safebo tell --param`.
     """
+    from safebo.cli.results import standing
+    from safebo.runs.words import values_text
+
     with opened(run, db) as (_, campaign):
         campaign.void(number, reason, who=who)
         ledger = campaign.ledger
         gone = ledger.voided[-1].sample
-        values = dict(zip([o.name for o in ledger.state.outputs], gone[2], strict=True))
-        params = dict(zip(ledger.state.settings.domain.names, gone[0], strict=True))
+        units = ledger.config.units
+        values = values_text(dict(zip([o.name for o in ledger.state.outputs], gone[2], strict=True)), units)
+        params = values_text(dict(zip(ledger.state.settings.domain.names, gone[0], strict=True)), units)
         doubtful = sorted(ledger.doubtful & ledger.closed)
         rested = f"; these trials were certified with it: {', '.join(doubtful)}" if doubtful else ""
-        _done(campaign, f"took back measurement {number}: {values} at {params}{rested}; the run is {ledger.status}", as_json)
+        text = f"took back measurement {number}: {values} at {params}{rested}; the run is {standing(campaign)}"
+        _done(campaign, text, as_json)
 
 
 @app.command(rich_help_panel=RUN)

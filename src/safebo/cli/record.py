@@ -15,6 +15,7 @@ def verify(run: Run, db: Database = None, as_json: Json = False) -> None:
 
     from safebo.runs import Store
     from safebo.runs.verify import verify as verified
+    from safebo.runs.words import counted
 
     where, name = locate(run, db)
     with Store.open(where, create=False, read_only=True) as store:
@@ -22,5 +23,6 @@ def verify(run: Run, db: Database = None, as_json: Json = False) -> None:
     if as_json:
         emit({"run": name, **asdict(found), "complete": True})
         return
-    text = f"{name}: {found.events} events, {found.measurements} measurements, {found.aborts} aborted, complete"
+    held = f"{counted(found.events, 'event')}, {counted(found.measurements, 'measurement')}"
+    text = f"{name}: {held}, {found.aborts} aborted or rejected, complete"
     console().print(text, markup=False)

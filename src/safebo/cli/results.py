@@ -39,11 +39,12 @@ WIDE = 160
 
 def summary(campaign: Campaign) -> dict[str, Any]:
     """A run in plain values; its driver is empty if nobody drives it."""
-    from safebo.runs.driving import driver
+    from safebo.report.scene import was_rejected
     from safebo.runs.starts import next_start
 
     ledger = campaign.ledger
     state, pending = ledger.state, ledger.pending
+    refused = sum(was_rejected(abort.reason) for abort in state.aborts)
     inside = state.inside()
     safe = [i for i in range(state.step) if inside[i]]
     top = max(safe, key=lambda i: state.samples[i].values[0], default=None)
@@ -51,7 +52,7 @@ def summary(campaign: Campaign) -> dict[str, Any]:
         "name": ledger.name,
         "title": ledger.config.title,
         "status": ledger.status,
-        "driver": driver(campaign.store, campaign.name),
+        "driver": driven_by(campaign),
         "asked_at": ledger.asked_at or None,
         "reason": ledger.reason,
         "created": ledger.created.at,
@@ -62,7 +63,8 @@ def summary(campaign: Campaign) -> dict[str, Any]:
         "violations": len(ledger.violations),
         "voided": [v.number for v in ledger.voided],
         "doubtful": sorted(ledger.doubtful),
-        "aborts": len(state.aborts),
+        "aborts": len(state.aborts) - refused,
+        "rejected": refused,
         "last_measured": None if not ledger.numbers else _measured(ledger, len(ledger.numbers) - 1),
         "best_measured": None if top is None else _measured(ledger, top),
         "pending": None
@@ -89,6 +91,21 @@ def summary(campaign: Campaign) -> dict[str, Any]:
     }
 
 
+def driven_by(campaign: Campaign) -> str:
+    """Who drives a run when this command has ended; empty if nobody does."""
+    from safebo.runs.driving import driver
+
+    mine = campaign.drives is not None and not campaign.driving_lost
+    return "" if mine else driver(campaign.store, campaign.name)
+
+
+def standing(campaign: Campaign) -> str:
+    """A run in one word, the same as `status` says: a run that nobody drives is open."""
+    from safebo.runs.words import Standing
+
+    return Standing.of(campaign.ledger).words(driven_by(campaign))[0]
+
+
 def _measured(ledger: Ledger, index: int) -> dict[str, Any]:
     """A measurement with its number."""
     state = ledger.state
@@ -101,8 +118,7 @@ def _measured(ledger: Ledger, index: int) -> dict[str, Any]:
 def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     """Where a run stands: who drives it, experiments, violations, the pending experiment, the best measurement so far."""
     from safebo.cli.terminal import quantities
-    from safebo.report.scene import was_rejected
-    from safebo.runs.words import Standing, moments
+    from safebo.runs.words import Standing, counted, moments
 
     with opened(run, db) as (_, campaign):
         content, ledger = summary(campaign), campaign.ledger
@@ -117,10 +133,10 @@ def status(run: Run, db: Database = None, as_json: Json = False) -> None:
     why = f" ({ledger.reason.rstrip('.')})" if ledger.reason else ""
     how = f", {moments(how, local=True)}" if how else ""
     out.print(f"{ledger.name}: {word}{why}{how}", style="bold", markup=False)
-    out.print(f"{content['experiments']}{planned} experiments, {content['measurements']} measurements", markup=False)
-    refused = sum(was_rejected(abort.reason) for abort in ledger.state.aborts)
+    done = f"{content['experiments']}{planned} experiments" if planned else counted(content["experiments"], "experiment")
+    out.print(f"{done}, {counted(content['measurements'], 'measurement')}", markup=False)
     gone = f", {len(ledger.voided)} taken back" if ledger.voided else ""
-    text = f"{content['violations']} outside a limit, {content['aborts'] - refused} aborted, {refused} rejected{gone}"
+    text = f"{content['violations']} outside a limit, {content['aborts']} aborted, {content['rejected']} rejected{gone}"
     out.print(text, markup=False)
     for which in ("best", "last"):
         found = content[f"{which}_measured"]
@@ -169,7 +185,7 @@ def list_runs(db: Database = None, as_json: Json = False) -> None:
         emit(found)
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("run", "status", "driven by", "experiments", "outside", "aborted", "best", "created"):
+    for column in ("run", "status", "driven by", "experiments", "outside", "aborted", "rejected", "best", "created"):
         table.add_column(column, overflow="fold")
     for ledger, content in zip(ledgers, found, strict=True):
         word, by, _ = Standing.of(ledger).words(content["driver"])
@@ -177,7 +193,7 @@ def list_runs(db: Database = None, as_json: Json = False) -> None:
         best = content["best_measured"]
         table.add_row(
             escape(content["name"]), word, escape(by), f"{content['experiments']}{planned}", str(content["violations"]),
-            str(content["aborts"]), f"{best['values']['objective']:.4g}" if best else "-",
+            str(content["aborts"]), str(content["rejected"]), f"{best['values']['objective']:.4g}" if best else "-",
             moment(content["created"], local=True)[:16],
         )  # fmt: skip
     out = console()
@@ -187,7 +203,7 @@ def list_runs(db: Database = None, as_json: Json = False) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def best(run: Run, db: Database = None, as_json: Json = False) -> None:
-    """The parameters with the largest certified lower bound of the objective."""
+    """The parameters to use: the best measured inside all limits, or certified ones that are surely better."""
     from safebo.cli.terminal import quantities
 
     optimizer, ledger = _look(run, db)
@@ -261,6 +277,7 @@ def import_measurements(
     """Add earlier measurements to a run: all of a file, or, if one of them is wrong, none."""
     from safebo.exceptions import InvalidValueError
     from safebo.runs import transfer
+    from safebo.runs.words import counted
 
     with opened(run, db) as (_, campaign):
         rows = transfer.read_measurements(file, campaign.ledger.state.settings)
@@ -273,12 +290,12 @@ def import_measurements(
             )
         if rows:
             campaign.tell_many(rows, who=who)
-        ledger, described = campaign.ledger, summary(campaign)
+        ledger, described, word = campaign.ledger, summary(campaign), standing(campaign)
     outside = len(ledger.violations) - before
     if as_json:
         emit({"imported": len(rows), "outside": outside, "run": described})
     else:
-        text = f"imported {len(rows)} measurements, {outside} of them outside a limit; the run is {ledger.status}"
+        text = f"imported {counted(len(rows), 'measurement')}, {outside} of them outside a limit; the run is {word}"
         console().print(text, markup=False)
 
 
@@ -304,6 +321,11 @@ def plot(
 
     if what not in ("progress", "state", "norm"):
         raise InvalidValueError(f"--what must be progress, state or norm, got {what!r}.")
+    given = {"--vary": vary, "--output": output, "--field": field}
+    unused = [option for option, value in given.items() if value and what != "state"]
+    if unused:
+        belong = f"{' and '.join(unused)} belong{'s' if len(unused) == 1 else ''}"
+        raise InvalidValueError(f"{belong} to --what state, got --what {what}.")
     if out.exists() and not force:
         raise InvalidValueError(f"{out} exists: choose another name, or replace it with --force.")
     optimizer, ledger = _look(run, db)
@@ -317,9 +339,15 @@ def plot(
     elif what == "norm":
         figure = plot_norms(trials, title=title)
     else:
+        axes = vary or list(optimizer.domain.names[:2])
+        if field is not None and len(axes) == 1:
+            raise InvalidValueError(
+                f"--field belongs to a state over two parameters, got {field!r} with one: over {axes[0]!r} mean, interval and "
+                "limits are drawn together. Leave it out."
+            )
         shown: dict[str, Any] = {"output": output, "title": title, "units": ledger.config.units}
         shown |= {"next_trial": ledger.trial or False, **({} if field is None else {"field": field})}
-        figure = plot_slice(optimizer, vary or optimizer.domain.names[:2], **shown)
+        figure = plot_slice(optimizer, axes, **shown)
     try:
         figure.savefig(out, dpi=150)
     except ValueError as error:  # of matplotlib: a format that it does not know

@@ -159,7 +159,9 @@ class _Page:
             "<section><h2>Best parameters</h2>"
             + table(["parameter", "best", "from", "to"], rows)
             + f"<p>Objective there: expected {escape(value)}, certified between {best.lower:.4g} and {best.upper:.4g}. These are "
-            "the parameters with the largest certified lower bound, not the largest measurement.</p>" + measured + "</section>"
+            "the best parameters measured inside all limits, or certified ones that are surely better.</p>"
+            + measured
+            + "</section>"
         )
 
     def figures(self, on_step: Callable[[str], object]) -> str:

@@ -241,11 +241,10 @@ class Campaign:
 
     def _started_well(self) -> None:
         """No trial before the parameters to start with are measured."""
-        from safebo.runs.starts import next_start
+        from safebo.runs.starts import comes_first, next_start
 
         if (start := next_start(self._ledger)) is not None:
-            what = "is at the plant" if start.out else "was not measured yet"
-            raise ConflictError(f"The start {start.params} of run {self.name!r} {what}: trials come after it.")
+            raise ConflictError(comes_first(self._ledger, start))
 
     def approve(self, trial: str, *, who: str = "") -> None:
         """An operator's consent to the pending trial: to this one with its certificate, not to one that follows it."""

@@ -459,9 +459,10 @@ def pending_error(ledger: Ledger) -> PendingTrialError:
     """Names the pending trial and what can be done about it."""
     pending = ledger.pending
     assert pending is not None
+    shown = ", ".join(f"{name} = {value:.6g}" for name, value in pending.trial.params.items())
     when = f"handed out {pending.started_at} UTC" if pending.out else f"asked for {pending.asked_at} UTC"
     return PendingTrialError(
-        f"Trial {pending.trial.id} of run {ledger.name!r} is pending ({pending.trial.params}, {when}). Was it executed? "
+        f"Trial {pending.trial.id} of run {ledger.name!r} is pending ({shown}, {when}). Was it executed? "
         "Then tell its measurement. If it failed or nobody knows, abort it: experiments keep away from it. If it certainly was "
         "not executed, retry it."
     )

@@ -11,6 +11,7 @@ from safebo.norms.base import count
 from safebo.optimizer import SafeOptimizer, Trial
 from safebo.runs.measurement import Measurement, measurement
 from safebo.runs.plants import Plant, agreed, described, stop_after, stop_failure
+from safebo.runs.words import values_text
 
 OnAbort = Callable[[Trial, ExperimentAborted], bool]
 OnResult = Callable[[Trial, Measurement], object]
@@ -146,4 +147,5 @@ def _experiment(optimizer: SafeOptimizer, plant: Plant, params: Mapping[str, flo
         return agreed(measurement(plant.run(params)), [output.name for output in optimizer.state.outputs[1:]], plant)
     except ExperimentAborted as error:
         text = f"{name[0].upper()}{name[1:]} was aborted and not told to the optimizer: {error.reason}"
+        text += f" Parameters: {values_text(params, {}, None)}."
         raise ExperimentAborted(text, dict(params)) from error

@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -30,12 +30,14 @@ from safebo.exceptions import (
     StorageError,
     UnsafeInitialSampleError,
 )
+from safebo.outputs import OBJECTIVE
 from safebo.runs.campaign import Campaign
 from safebo.runs.driving import driving
 from safebo.runs.ledger import Ledger, Pending
 from safebo.runs.measurement import Measurement, measurement
 from safebo.runs.plants import STOPPED, Plant, agreed, described, stop_after, stop_now
 from safebo.runs.starts import approve_start, next_start, retry_start, send_start
+from safebo.runs.words import counted, values_text
 
 POLL = 0.5
 """Seconds between two looks at what other processes have written."""
@@ -119,7 +121,7 @@ def operate(
     plant     None: what is asked for is only handed out, and a person or a client tells the measurement
     retries   how often a plant that was never reached is tried again; nothing that was sent is ever sent again
     """
-    runner = _Runner(campaign, plant, watcher, who, retries, retry_wait)
+    runner = _Runner(campaign, plant, watcher, who, retries, retry_wait, campaign.ledger.config.units)
     with driving(campaign):
         try:
             return runner.loop()
@@ -141,6 +143,7 @@ class _Runner:
     who: str
     retries: int
     retry_wait: float
+    units: Mapping[str, str]
     done: int = 0
     sent: bool = False  # whether the plant was used since it was last stopped: it may hold its last state
     said: str = ""  # what is known of the stop after a violation
@@ -198,7 +201,9 @@ class _Runner:
             return self.with_consent(Step(start.params), start.approved is not None)
         limit = ledger.config.experiments
         if limit is not None and ledger.experiments >= limit:
-            return Result(End.DONE, f"{ledger.experiments} of {limit} experiments are done.")
+            return Result(
+                End.DONE, f"{ledger.experiments} of {counted(limit, 'experiment')} {'is' if limit == 1 else 'are'} done."
+            )
         self.watcher.say("looking for the next experiment")
         try:
             pending = self.campaign.ask(who=self.who)
@@ -221,11 +226,21 @@ class _Runner:
         """Something that was handed out, of which only a person knows what became."""
         start = next_start(ledger)
         if start is not None and start.out:
-            return Result(End.PENDING, f"The start {start.params} was handed to the plant {start.sent_at}. Was it executed?")
+            shown = self.shown(start.params)
+            return Result(End.PENDING, f"The start {shown} was handed to the plant {start.sent_at}. Was it executed?")
         if ledger.pending is not None and ledger.pending.out:
             trial, at = ledger.pending.trial, ledger.pending.started_at
-            return Result(End.PENDING, f"Trial {trial.id} with {trial.params} was handed to the plant {at}. Was it executed?")
+            shown = self.shown(trial.params)
+            return Result(End.PENDING, f"Trial {trial.id} with {shown} was handed to the plant {at}. Was it executed?")
         return None
+
+    def shown(self, values: Mapping[str, float], *, exact: bool = False) -> str:
+        """Values in words; does not ask the database, which may be away."""
+        return values_text(values, self.units, None if exact else 6)
+
+    def outcome(self, result: Measurement) -> str:
+        """What was measured, with all digits: somebody may have to tell it."""
+        return self.shown({OBJECTIVE: result.objective, **result.constraints}, exact=True)
 
     # -- the gate -------------------------------------------------------------------------------------------------------
 
@@ -237,8 +252,10 @@ class _Runner:
     def consent(self, step: Step) -> Result | None:
         """Ask, or wait for an approval from elsewhere; the next turn looks what became of it."""
         answer = self.watcher.approve(step)
+        if answer is None and (ended := self.halted(self.campaign.ledger)) is not None:
+            return ended
         if answer is None and not self.watcher.waits():
-            return Result(End.UNAPPROVED, f"{step.name} with {step.params} waits for an approval.")
+            return Result(End.UNAPPROVED, f"{step.name} with {self.shown(step.params)} waits for an approval.")
         if answer is None:
             self.watcher.say(f"waiting for an approval of {step.name}")
             time.sleep(POLL)
@@ -261,7 +278,7 @@ class _Runner:
         else:
             self.campaign.start(step.name, who=self.who)
         if self.plant is None:
-            return Result(End.PENDING, f"{step.name} is handed out: {step.params}. Tell its measurement.")
+            return Result(End.PENDING, f"{step.name} is handed out: {self.shown(step.params)}. Tell its measurement.")
         self.watcher.say(f"experiment {step.name} is running")
         failure: Exception | None = None
         self.sent, self.said, known = True, "", ""
@@ -316,9 +333,12 @@ class _Runner:
 
     def lost(self, step: Step, result: Measurement | None, said: str) -> DriveLostError:
         """The record is out of reach, or another process has it: what became of the experiment is for a person to say."""
-        measured = "" if result is None else f" It measured {result}, which is NOT stored and may have been cut short."
+        measured = (
+            "" if result is None else f" It measured {self.outcome(result)}, which is NOT stored and may have been cut short."
+        )
         error = DriveLostError(
-            f"Run {self.campaign.name!r}: {self.campaign.driving_lost}. This was during {step.name} with {step.params}. {said}"
+            f"Run {self.campaign.name!r}: {self.campaign.driving_lost}. This was during {step.name} with "
+            f"{self.shown(step.params, exact=True)}. {said}"
             f"{measured} Look at the run, and say there what became of it."
         )
         error.shown = True
@@ -344,7 +364,7 @@ class _Runner:
         if step.pending is not None:
             failed = self.record(lambda: self.campaign.abort(step.name, reason[:1900], who=self.who))
         unpaused = self.record(pause)
-        text = f"{step.name} with {step.params} was aborted: {reason}"
+        text = f"{step.name} with {self.shown(step.params)} was aborted: {reason}"
         text += f" That it was aborted is{failed}" if failed else ""
         text += f" The pause is{unpaused}" if unpaused else ""
         ledger = self.campaign.ledger
@@ -373,7 +393,8 @@ class _Runner:
             except StorageError as error:
                 if attempt + 1 == STORE_ATTEMPTS:
                     raise StorageError(
-                        f"{error} The experiment was executed and NOT stored: {step.name} with {step.params} measured {result}. "
+                        f"{error} The experiment was executed and NOT stored: {step.name} with "
+                        f"{self.shown(step.params, exact=True)} measured {self.outcome(result)}. "
                         "Tell it by hand when the database is back."
                     ) from error
                 time.sleep(POLL * 2.0**attempt)
@@ -383,13 +404,6 @@ class _Runner:
         ledger = self.campaign.ledger
         if receipt.violated and ledger.halted is StopReason.VIOLATION:
             self.stop()  # before anybody looks at the measurement
-        if receipt.violated and step.pending is None and ledger.config.on_violation == "stop" and ledger.halted is None:
-            shown = ", ".join(f"{name} = {value:g}" for name, value in receipt.violated.items())
-            text = f"the start {step.params} measured outside a limit: {shown}"
-            failed = self.record(lambda: self.campaign.stop(text, who=self.who))
-            return Result(
-                End.VIOLATION, f"The start {step.params} is outside a limit: {shown}.{failed and f' The stop is{failed}'}"
-            )
         self.watcher.measured(step, result, ledger)
         return None
 
@@ -409,8 +423,8 @@ class _Runner:
         """The record has no place for a measurement any more: show it, and go on with nothing."""
         return Result(
             End.ABORTED,
-            f"{why} The experiment {step.name} with {step.params} was executed and measured {result}, which is NOT stored: tell "
-            "it as a measurement of these parameters.",
+            f"{why} The experiment {step.name} with {self.shown(step.params, exact=True)} was executed and measured "
+            f"{self.outcome(result)}, which is NOT stored: tell it as a measurement of these parameters.",
         )
 
     def token(self, step: Step) -> str:

@@ -189,7 +189,7 @@ class Watchdog:
             self._stops += 1  # a thread that has not even begun by now does nothing any more
             self._ready = False
         stopped = "" if isinstance(cause, NeverConnectedError) else f" {stop_now(self.plant, self._stop)}"
-        raise ExperimentAborted(f"{why}.{stopped}" + (f" Parameters: {params}." if params else ""), params) from cause
+        raise ExperimentAborted(f"{why}.{stopped}", params) from cause
 
     def _stop(self) -> None:
         """Stop the plant; PlantError if that fails or takes too long."""

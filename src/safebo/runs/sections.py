@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from safebo.exceptions import ConfigError, InvalidValueError
+from safebo.naming import hint
 from safebo.runs.toml_lines import Path, lines_of
 
 if sys.version_info >= (3, 11):
@@ -123,9 +123,7 @@ class Section:
         known = sorted(self._known | set(further))
         for key in self.content:
             if key not in known:
-                close = difflib.get_close_matches(key, known, n=1)
-                hint = f" Did you mean {close[0]!r}?" if close else ""
-                self.complain(f"unknown key {key!r} in {self.title}.{hint} Allowed: {', '.join(known)}.", key)
+                self.complain(f"unknown key {key!r} in {self.title}.{hint([key], known)} Allowed: {', '.join(known)}.", key)
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------------
@@ -157,8 +155,7 @@ def choice(options: Iterable[str]) -> Check[str]:
     def check(value: Any, name: str) -> str:
         if value in words and isinstance(value, str):
             return value
-        close = difflib.get_close_matches(value, words, n=1) if isinstance(value, str) else []
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}.{hint}")
+        meant = hint([value], words) if isinstance(value, str) else ""
+        raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}.{meant}")
 
     return check

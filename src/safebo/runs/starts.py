@@ -17,6 +17,7 @@ from safebo.exceptions import ConflictError
 from safebo.runs.campaign import Campaign, user
 from safebo.runs.ledger import Ledger
 from safebo.runs.storage import now
+from safebo.runs.words import values_text
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,29 @@ def next_start(ledger: Ledger) -> Start | None:
     return None
 
 
+def comes_first(ledger: Ledger, start: Start) -> str:
+    """Why there is no trial before this start is measured, and how to tell its measurement: by a client, and by a person."""
+    what = "is at the plant" if start.out else "was not measured yet"
+    names = [output.name for output in ledger.state.outputs[1:]]
+    body = {"params": start.params, "objective": "..."} | ({"constraints": dict.fromkeys(names, "...")} if names else {})
+    by_client = json.dumps(body).replace('"..."', "...")
+    return (
+        f"The start {_shown(ledger, start)} of run {ledger.name!r} {what}: trials come after it. Run it and tell what it "
+        f"measured: POST /tell with {by_client}, or `{telling(ledger)}`."
+    )
+
+
+def telling(ledger: Ledger, run: str = "") -> str:
+    """The command line that tells the measurement of the next start; `run` is its place on that line."""
+    name = run or (f"'{ledger.name}'" if " " in ledger.name else ledger.name)
+    limits = "".join(f" --limit {output.name}=..." for output in ledger.state.outputs[1:])
+    return f"safebo tell {name} --objective ...{limits}"
+
+
+def _shown(ledger: Ledger, start: Start) -> str:
+    return values_text(start.params, ledger.config.units)
+
+
 def _mine(plant: dict[str, Any], key: str, params: dict[str, float], attempt: int) -> dict[str, Any]:
     entry = plant.get(key) or {}
     return entry if (entry.get("params"), entry.get("number")) == (params, attempt) else {}
@@ -68,7 +92,7 @@ def approve_start(campaign: Campaign, who: str = "", identity: str | None = None
         if identity is not None and identity != start.id:
             raise ConflictError(f"{identity} of run {ledger.name!r} is not the next start any more; {start.id} is.")
         if start.out:
-            raise ConflictError(f"The start {start.params} of run {ledger.name!r} was handed to the plant already.")
+            raise ConflictError(f"The start {_shown(ledger, start)} of run {ledger.name!r} was handed to the plant already.")
         return _noted(ledger, approved=_signed(start, who))
 
     campaign.reconfigure(approved, who=who)
@@ -84,10 +108,12 @@ def send_start(campaign: Campaign, who: str = "") -> dict[str, float]:
         if start is None:
             raise ConflictError(f"Run {ledger.name!r} has no start left")
         if start.out:
-            raise ConflictError(f"Run {ledger.name!r} has handed the start {start.params} to the plant already: was it executed?")
+            raise ConflictError(
+                f"Run {ledger.name!r} has handed the start {_shown(ledger, start)} to the plant already: was it executed?"
+            )
         if ledger.config.confirm and start.approved is None:
             raise ConflictError(
-                f"The start {start.params} of run {ledger.name!r} was not approved: an operator has to confirm it."
+                f"The start {_shown(ledger, start)} of run {ledger.name!r} was not approved: an operator has to confirm it."
             )
         sent.append(start)
         return _noted(ledger, sent={**_signed(start, who), "token": uuid.uuid4().hex})

@@ -54,15 +54,21 @@ class Standing(NamedTuple):
         if self.status != "running":
             return self.status, "-", ""
         if self.plant in ("", "http"):
-            who = "clients over HTTP" if self.plant else "a program, or clients over HTTP"
+            who = "clients over HTTP" if self.plant else "a program or clients"
             asked = f"last asked {self.asked_at}" if self.asked_at else "nobody has asked yet"
-            return "open", "clients over HTTP", f"{who} may ask; {asked}"
+            return "open", who, f"{who if self.plant else 'a Python program, or clients over HTTP,'} may ask; {asked}"
         return "open", "nobody", "nobody drives it"
 
 
-def values_text(values: Mapping[str, float], units: Mapping[str, str], digits: int = 5) -> str:
-    """Values with names and units: "kp = 2.1 V, kd = 0.3"."""
-    return ", ".join(with_unit(f"{name} = {value:.{digits}g}", units.get(name)) for name, value in values.items())
+def counted(number: int, what: str) -> str:
+    """1 measurement, 2 measurements."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def values_text(values: Mapping[str, float], units: Mapping[str, str], digits: int | None = 5) -> str:
+    """Values with names and units: "kp = 2.1 V, kd = 0.3"; with all their digits if `digits` is None."""
+    shown = {name: f"{value:.{digits}g}" if digits else f"{value!r}" for name, value in values.items()}
+    return ", ".join(with_unit(f"{name} = {value}", units.get(name)) for name, value in shown.items())
 
 
 def event_text(event: Event, settings: Settings, units: Mapping[str, str]) -> str:
@@ -82,7 +88,7 @@ def _because(text: str, reason: object) -> str:
 
 def _created(body: Mapping[str, Any], settings: Settings, units: Mapping[str, str]) -> str:
     told = len(body.get("samples", ()))
-    return f"The run was made with safebo {body.get('version', '')}" + (f" and {told} measurements" if told else "")
+    return f"The run was made with safebo {body.get('version', '')}" + (f" and {counted(told, 'measurement')}" if told else "")
 
 
 def _asked(body: Mapping[str, Any], settings: Settings, units: Mapping[str, str]) -> str:
@@ -141,7 +147,9 @@ def _configured(body: Mapping[str, Any], settings: Settings, units: Mapping[str,
 
 def _change(key: str, value: Any, units: Mapping[str, str]) -> str:
     if key == "experiments":
-        return "The run goes on until nothing is left" if value is None else f"The run makes {value} experiments in all"
+        return (
+            "The run goes on until nothing is left" if value is None else f"The run makes {counted(value, 'experiment')} in all"
+        )
     if key == "confirm":
         return f"Experiments {'need' if value else 'need no'} approval from now on"
     if key == "on_violation":

@@ -269,7 +269,7 @@ def _reading(office: Office) -> APIRouter:
 
     @router.get("/runs/{name}/best", response_model=m.BestAnswer)
     async def best(name: Name, who: Who) -> Any:
-        """The parameters with the largest certified lower bound of the objective."""
+        """The parameters to use: the best measured inside all limits, or certified ones that are surely better."""
         return await office.look(name, who.name, ("best",))
 
     @router.get("/runs/{name}/events", response_model=m.Events)

@@ -23,6 +23,7 @@ from typing import Any
 from fastapi import HTTPException
 
 from safebo.exceptions import InvalidValueError, SafeboError
+from safebo.naming import hint
 from safebo.runs.ledger import Ledger
 from safebo.runs.storage import Store
 from safebo.server import answers
@@ -54,6 +55,13 @@ def answer(desk: Desk, name: str, question: Question) -> bytes:
     chosen = outputs[0] if output is None else output
     if chosen not in outputs:
         raise InvalidValueError(f"Unknown output {chosen!r:.100}: choose one of {outputs}.")
+    if not set(names) <= set(reader.settings.domain.names) or len(set(names)) < len(names):
+        known = list(reader.settings.domain.names)
+        wrong = [name for name in names if name not in known]
+        raise InvalidValueError(
+            f"x, and y if it is given, are different parameters of {known}, got {', '.join(f'{n!r:.100}' for n in names)}."
+            + hint(wrong, known)
+        )
     found = reader.cut(names, dict(fixed), chosen, points, reader.ledger.trial)
     return encoded(answers.slice_of(*found, reader.settings, chosen))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import threading
 import time
 import warnings
@@ -16,7 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from safebo.exceptions import InvalidValueError, SafeboWarning
+from safebo.exceptions import InvalidValueError, NoGuaranteeWarning, SafeboWarning, SettingsWarning
 from safebo.runs.storage import Store
 from safebo.server.app import create_app
 from safebo.server.auth import Tokens, is_loopback
@@ -51,9 +52,13 @@ def main(
     check_address(host, known)
     if (certificate is None) != (private_key is None):
         raise InvalidValueError("TLS needs both a certificate and its private key, got one of them.")
+    for file in filter(None, (certificate, private_key)):
+        file.open("rb").close()  # the error of TLS has no name in it
     if not is_loopback(host) and certificate is None:
         log.warning("Tokens travel unencrypted: use --certificate and --private-key, a VPN, or a proxy with TLS.")
     warnings.simplefilter("default", SafeboWarning)  # a warning about a run is no reason to refuse a request
+    for category in (SettingsWarning, NoGuaranteeWarning):  # they are in the answer to whoever creates a run
+        warnings.simplefilter("ignore", category)
     store = Store.open(url)
     if not store.names():
         log.warning(
@@ -78,6 +83,10 @@ def main(
         server.run()
     except KeyboardInterrupt:
         pass
+    except ssl.SSLError as error:
+        raise InvalidValueError(
+            f"{certificate} and {private_key} are not a certificate and its private key in PEM format: {error}."
+        ) from None
     finally:
         store.close()
 

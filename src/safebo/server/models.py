@@ -385,7 +385,7 @@ class RunAnswer(Answer):
     measurements: int
     experiments: int
     experiments_wanted: int | None
-    aborted: int
+    aborted: Annotated[int, Field(description="Experiments without a measurement: aborted, or rejected trials.")]
     violations: list[int]
     voided: Annotated[list[int], Field(description="Numbers of the measurements that were taken back.")]
     doubtful: Annotated[list[str], Field(description="Trials that were certified with a measurement that was taken back later.")]
@@ -467,7 +467,7 @@ class Samples(Answer):
 
 
 class BestAnswer(Answer):
-    """The parameters with the largest certified lower bound."""
+    """The parameters to use: the best measured inside all limits, or certified ones that are surely better."""
 
     params: dict[str, float]
     lower: float | None
