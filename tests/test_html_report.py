@@ -153,6 +153,8 @@ def test_certificates_and_norms_are_drawn(run):
     refuted = sum(len(t.refutations) for t in trials)
     assert len(axes.lines) == 2 + refuted
     assert plot_norms([]).axes
+    ticks = plot_norms(trials[:1]).axes[0].get_xticks()
+    assert all(tick == round(tick) for tick in ticks)
 
 
 def test_what_was_taken_back_is_crossed_out(store):

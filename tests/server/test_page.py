@@ -495,7 +495,8 @@ def test_rejected_aborted_and_taken_back(served: Served, opened: Callable[..., P
     expect(page.locator("#slice svg .rejected").first).to_be_attached()
     expect(page.locator("#slice svg .aborted").first).to_be_attached()
     below = """() => [...document.querySelectorAll('#progress svg[role=img]')].every((chart) => {
-      const floor = chart.querySelector('path.frame').getBoundingClientRect().y, marks = [...chart.querySelectorAll('.rejected, .aborted')];
+      const floor = chart.querySelector('path.frame').getBoundingClientRect().y;
+      const marks = [...chart.querySelectorAll('.rejected, .aborted')];
       return marks.length === 2 && marks.every((mark) => mark.getBoundingClientRect().y > floor);
     })"""
     assert page.evaluate(below)  # what has no value does not stand at one

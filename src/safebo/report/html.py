@@ -169,7 +169,8 @@ class _Page:
         try:
             on_step("progress")
             trials = [e.trial for e in self.made if e.trial is not None]
-            progress = plot_progress(self.optimizer, trials={trial.id: trial for trial in trials}, units=self.units)
+            asked = {trial.id: trial for trial in trials}
+            progress = plot_progress(self.optimizer, trials=asked, numbers=self.ledger.numbers, units=self.units)
             found.append(picture(progress, "Measured values with their limits, and the interval that each was certified with."))
             if trials:
                 on_step("norm bounds")
