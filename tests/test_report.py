@@ -279,6 +279,28 @@ def test_a_map_of_the_margin(plane, two_outputs, tmp_path):
         report.plot_slice(_free_objective(), ("x1", "x2"), field="margin")
 
 
+def test_a_map_of_the_first_measurement_has_the_scale_of_its_certificate(tmp_path):
+    opt = SafeOptimizer(
+        Box.unit(2),
+        0.0,
+        norm=Fixed(60.0),
+        kernel=Matern(nu=1.5, lengthscale=0.3),
+        cubes=LocalCubes(n=2, delta=0.3),
+        points_per_axis=9,
+    )
+    opt.tell([0.313, 0.527], 0.97)  # between the points of every mesh
+    lower, upper = opt.bounds([[0.313, 0.527]])
+    certified = float(scene.margin(opt.state.outputs[0], lower, upper)[0])
+    figure = report.plot_state(opt, field="margin", next_trial=False)
+    (field,) = found(figure.axes[0], "field")
+    assert field.get_clim() == pytest.approx((-certified, certified)) and certified > 0.5
+    assert field.get_array().max() == pytest.approx(certified)
+    shown = set(labels(figure))
+    assert "end of this certificate" in shown and "safety limit" not in shown
+    assert ("maximisers M" in shown) == bool(found(figure.axes[0], "M"))
+    saved(figure, tmp_path / "first.png")
+
+
 def test_two_parameters_into_given_axes(plane):
     figure = report.new_figure(5.0, 4.0)
     axes = figure.subplots()

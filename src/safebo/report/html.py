@@ -200,7 +200,7 @@ class _Page:
             f"What is known about {output.name} over {held}: posterior mean, certified safe set, measurements.{must}",
         )
         if len(names) >= 2 and output.is_limit:
-            where = "The dotted line is where it is not any more: the safe set ends there, or where another limit does."
+            where = "The dashed line is where it is not any more: the safe set ends there, or where another limit does."
             yield drawn(names[:2], field="margin"), f"How far inside its limit ({limit}) {output.name} is certified. {where}"
         for name in names[: SLICES if len(names) > 2 else 0]:
             yield drawn(name), f"{output.name} along {name}, the others at the best.{must}"

@@ -119,7 +119,7 @@ def _share(rows: Sequence[str], cubes: bool | str, given: bool) -> float:
 
 
 def _bars(ax: Axes, cut: Slice, rows: Sequence[str], cubes: bool | str, trial: Trial | None, given: bool) -> None:
-    """Below the row of what was given up, if there is one: S, M, G from top to bottom, then the cubes; the letters stand to the right of the axes."""
+    """S, M, G from top to bottom, then the cubes, below the row of what was given up; the letters stand right of the axes."""
     from matplotlib.patches import Rectangle
 
     if not rows and not cubes and not given:
