@@ -33,9 +33,10 @@ table { border-collapse: collapse; font-size: 13.5px; min-width: 40%; }
 th, td { padding: 4px 12px 4px 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; border-bottom: 2px solid var(--line); }
 .numbers td { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.numbers th { white-space: nowrap; }
+.numbers th { vertical-align: bottom; }
 tr.violation td { background: var(--badback); color: var(--bad); }
 time { white-space: nowrap; }
+.numbers time { white-space: normal; }
 tr.voided td { color: var(--quiet); white-space: normal; }
 tr.aborted td { background: var(--warnback); white-space: normal; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; align-items: start; }

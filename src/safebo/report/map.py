@@ -116,8 +116,8 @@ def colour_range(cut: Slice, truths: Mapping[str, Truth], options: Options) -> t
         return low - (high - low), high + (high - low) * (options.field == "upper")
     mesh = cut.mesh(41)[1]
     if options.field == "margin":  # what lies far outside is not certified anyhow: the colours are for what is
-        known = np.concatenate([mesh, scene.certified_points(cut)])  # the area around a first measurement is finer than any mesh
-        most = max(float(_field(cut, known, output, "margin").max()), 1e-9)
+        every = np.concatenate([mesh, scene.certified_points(cut)])  # the area around a first measurement is finer than any mesh
+        most = max(float(_field(cut, every, output, "margin").max()), 1e-9)
         return -most, most
     known = options.field == "mean" and output in truths
     values = scene.evaluate(truths[output], mesh) if known else _field(cut, mesh, output, options.field)
