@@ -202,5 +202,5 @@ def test_the_verdict_is_that_of_the_rows_below_it(store):
         warnings.simplefilter("ignore")
         made.tell({"a": 0.9}, 0.5, {"heat": 2.9})
     tags = Tags(rendered(made))
-    assert "1 measurement was outside a limit that nobody had asked for." in tags.words and "NO" in tags.text
+    assert "1 measurement that nobody had asked for was outside a limit." in tags.words and "NO" in tags.text
     assert ("class", "note bad") in tags.attributes

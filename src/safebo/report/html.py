@@ -81,10 +81,9 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], classes: Iterabl
 
 def clock(stamp: str, zone: bool = False) -> str:
     """A time of the record to the second, in UTC; in full where one points at it."""
-    shown = words.moment(stamp)
-    return (
-        f'<time datetime="{escape(stamp)}" title="{escape(stamp)}">{escape(shown if zone else shown.removesuffix(" UTC"))}</time>'
-    )
+    shown = words.moment(stamp) if zone else words.moment(stamp).removesuffix(" UTC")
+    parts = " ".join(f"<span>{escape(part)}</span>" for part in shown.split(" "))
+    return f'<time datetime="{escape(stamp)}" title="{escape(stamp)}">{parts}</time>'
 
 
 @dataclass(frozen=True)
@@ -283,7 +282,7 @@ class _Page:
             else "No certified experiment was measured."
         ]
         if uncertified:
-            said.append(f"<b>{_were(uncertified, 'measurement')} outside a limit that nobody had asked for.</b>")
+            said.append(f"<b>{_were(uncertified, 'measurement', ' that nobody had asked for')} outside a limit.</b>")
         if gone:
             said.append(f"{_were(gone, 'measurement')} outside a limit and taken back.")
         if surprises:
@@ -385,10 +384,10 @@ class _Page:
 _KINDS = {"voided": "taken back"}
 
 
-def _were(number: int, name: str = "") -> str:
+def _were(number: int, name: str = "", which: str = "") -> str:
     """Such as "1 experiment was", "2 experiments were"; without a name only the verb."""
     verb = "was" if number == 1 else "were"
-    return f"{number} {name}{'s' * (number != 1)} {verb}" if name else verb
+    return f"{number} {name}{'s' * (number != 1)}{which} {verb}" if name else verb
 
 
 _SHOWN = (

@@ -17,6 +17,7 @@ p { margin: 8px 0; }
 .quiet, .unit, figcaption { color: var(--quiet); }
 .quiet, figcaption { font-size: 13.5px; }
 .unit { font-weight: normal; }
+td .quiet { font-size: inherit; }
 .badge { font-size: 13px; font-weight: 600; vertical-align: 4px; padding: 2px 10px; border-radius: 10px; background:
   var(--card); }
 .good { color: var(--good); background: var(--goodback); }
@@ -36,7 +37,8 @@ th { font-weight: 600; border-bottom: 2px solid var(--line); }
 .numbers th { vertical-align: bottom; }
 tr.violation td { background: var(--badback); color: var(--bad); }
 time { white-space: nowrap; }
-.numbers time { white-space: normal; }
+.numbers time, .numbers .quiet { white-space: normal; } time span { white-space: nowrap; }
+.numbers td { padding-right: 10px; }
 tr.voided td { color: var(--quiet); white-space: normal; }
 tr.aborted td { background: var(--warnback); white-space: normal; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; align-items: start; }
