@@ -153,6 +153,8 @@ def test_certificates_and_norms_are_drawn(run):
     refuted = sum(len(t.refutations) for t in trials)
     assert len(axes.lines) == 2 + refuted
     assert plot_norms([]).axes
+    ticks = plot_norms(trials[:1]).axes[0].get_xticks()
+    assert all(tick == round(tick) for tick in ticks)
 
 
 def test_what_was_taken_back_is_crossed_out(store):
@@ -172,3 +174,33 @@ def test_what_was_taken_back_is_crossed_out(store):
     rows = to_csv(made.ledger, made.events()).splitlines()
     assert [row.split(",")[3] for row in rows[1:]] == ["measured", "voided", "measured"]
     assert [row.split(",")[-2:] for row in rows[1:]] == [["1", ""], ["2", ""], ["3", "yes"]]
+
+
+def test_the_verdict_is_that_of_the_rows_below_it(store):
+    made = Campaign.create(store, "run", optimizer(), config=RunConfig(on_violation="continue"))
+    made.tell({"a": 0.5}, 0.5, {"heat": 0.2})
+    first = Tags(rendered(made))
+    assert "No certified experiment was measured." in first.words and ("class", "note good") not in first.attributes
+    assert "†" not in first.words and "noise standard deviations" not in first.words
+    assert (
+        "All settings of the algorithm are the defaults" in first.words or "Settings of the algorithm that are not" in first.words
+    )
+    trial = made.ask().trial
+    made.start(trial.id)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.tell(trial.id, 0.5, {"heat": 64.0})
+    assert "1 certified experiment was measured, 1 of them outside a limit" in Tags(rendered(made)).words
+    made.void(2, "a typing error", who="anna")
+    tags = Tags(rendered(made))
+    assert "No certified experiment was measured. 1 measurement was outside a limit and taken back." in tags.words
+    assert ("class", "note good") not in tags.attributes
+    assert (
+        "* lies further outside its certified interval than 3 noise standard deviations." in tags.words and "64 *" in tags.words
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.tell({"a": 0.9}, 0.5, {"heat": 2.9})
+    tags = Tags(rendered(made))
+    assert "1 measurement that nobody had asked for was outside a limit." in tags.words and "NO" in tags.text
+    assert ("class", "note bad") in tags.attributes

@@ -232,6 +232,23 @@ def test_aborted_and_rejected_experiments_are_drawn(dim, tmp_path):
     assert (early, late) == (0, 4)  # an abort belongs to its step
 
 
+def test_what_has_no_value_is_drawn_inside_the_axes_below_the_values(tmp_path):
+    opt = optimizer(1, 0)
+    opt.tell(opt.ask(), status="aborted", reason="rejected: too close")
+    opt.tell(opt.ask(), status="aborted", reason="the arm is blocked")
+    figure = report.plot_progress(opt)
+    saved(figure, tmp_path / "start.png")
+    (axes,) = figure.axes
+    (low, high), (strip,) = axes.get_xlim(), found(axes, "strip")
+    marks = [tuple(offset) for role in ("rejected", "aborted") for mark in found(axes, role) for offset in mark.get_offsets()]
+    assert len(marks) == 2 and all(low < x < high and 1.0 < x < 2.0 and y < strip.get_ydata()[0] for x, y in marks)
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+    axes = report.plot_state(opt).axes[0]
+    bottom = axes.transAxes.inverted().transform(axes.transData.transform([0.5, axes.get_yticks()[0]]))[1]
+    heights = [float(mark.get_offsets()[0, 1]) for mark in found(axes, "aborted") if len(mark.get_offsets())]
+    assert heights and max(heights) < bottom
+
+
 def test_units_are_on_the_axes(plane, line):
     units = {"x1": "V/rad", "x2": "s", "objective": "points"}
     axes = report.plot_state(plane, units=units).axes
@@ -260,6 +277,28 @@ def test_a_map_of_the_margin(plane, two_outputs, tmp_path):
     np.testing.assert_allclose(scene.margin(output, lower, upper), [-0.5, 0.5, 0.1])
     with pytest.raises(InvalidValueError, match="no limit to be distant from"):
         report.plot_slice(_free_objective(), ("x1", "x2"), field="margin")
+
+
+def test_a_map_of_the_first_measurement_has_the_scale_of_its_certificate(tmp_path):
+    opt = SafeOptimizer(
+        Box.unit(2),
+        0.0,
+        norm=Fixed(60.0),
+        kernel=Matern(nu=1.5, lengthscale=0.3),
+        cubes=LocalCubes(n=2, delta=0.3),
+        points_per_axis=9,
+    )
+    opt.tell([0.313, 0.527], 0.97)  # between the points of every mesh
+    lower, upper = opt.bounds([[0.313, 0.527]])
+    certified = float(scene.margin(opt.state.outputs[0], lower, upper)[0])
+    figure = report.plot_state(opt, field="margin", next_trial=False)
+    (field,) = found(figure.axes[0], "field")
+    assert field.get_clim() == pytest.approx((-certified, certified)) and certified > 0.5
+    assert field.get_array().max() == pytest.approx(certified)
+    shown = set(labels(figure))
+    assert "end of this certificate" in shown and "safety limit" not in shown
+    assert ("maximisers M" in shown) == bool(found(figure.axes[0], "M"))
+    saved(figure, tmp_path / "first.png")
 
 
 def test_two_parameters_into_given_axes(plane):
@@ -326,6 +365,7 @@ def test_a_slice_that_misses_every_local_cube_has_only_the_global_domain(space):
         (lambda o: report.plot_slice(o, "x1", truth={"torque": bump}), "truth names the outputs"),
         (lambda o: report.plot_slice(o, "x1", truth=lambda x: 1.0), "one value per point"),
         (lambda o: report.plot_progress(o, axes=[None, None]), "one axes per output"),
+        (lambda o: report.plot_progress(o, numbers=[1, 2]), "one number per measurement, 4, got 2"),
         (lambda o: report.animate(o, "never.gif", fps=0.0), "fps > 0"),
         (lambda o: report.animate(o, "never.gif"), "plot_slice"),
     ],
@@ -376,12 +416,19 @@ def test_progress(line, tmp_path):
     figure = report.plot_progress(line, truth=bump, optimum=1.0, certified=True)
     (axes,) = figure.axes
     assert drawn(axes, "sample") == 5 and drawn(axes, "initial") == 1
-    assert found(axes, "initial")[0].get_offsets()[0, 0] == 0.0
+    assert found(axes, "initial")[0].get_offsets()[0, 0] == 1.0
     (best,), (certified,) = found(axes, "best so far"), found(axes, "certified")
     np.testing.assert_allclose(best.get_ydata()[:-1], np.maximum.accumulate(line.state.values()[:, 0]))
     assert certified.get_ydata()[-1] == line.best().lower
     assert (np.diff(certified.get_ydata()) >= -1e-12).all()  # the intervals are nested
     saved(figure, tmp_path / "progress.png")
+
+
+def test_measurements_keep_their_numbers(line):
+    numbers = [1, 2, 4, 5, 6, 8]  # 3 and 7 were taken back
+    axes = report.plot_progress(line, numbers=numbers).axes[0]
+    drawn_at = [float(x) for role in ("initial", "sample") for mark in found(axes, role) for x in mark.get_offsets()[:, 0]]
+    assert drawn_at == numbers and axes.get_xlabel() == "measurement"
 
 
 # -- replay, animation ---------------------------------------------------------------------------------------------------

@@ -175,6 +175,8 @@ def test_a_violation_stops_the_run(served: Served) -> None:
     state = served.viewer.get(run).json()
     assert state["violations"] == [2] and "check the rig" in state["advice"]
     assert [s["outside"] for s in served.viewer.get(f"{run}/samples").json()["measurements"]] == [False, True]
+    assert served.operator.post(f"{run}/void", json={"number": 2, "reason": "a typing error"}).status_code == 200
+    assert [s["outside"] for s in served.viewer.get(f"{run}/samples").json()["voided"]] == [True]
 
 
 def test_pause_and_resume_know_what_was_seen(served: Served) -> None:

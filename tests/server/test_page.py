@@ -368,6 +368,8 @@ def test_two_parameters_in_light_and_dark(served: Served, opened: Callable[..., 
         expect(page.locator("#norms svg").first).to_be_visible()
         page.screenshot(path=SHOTS / f"plane-{scheme}.png", full_page=True)
         page.screenshot(path=SHOTS / f"plane-{scheme}-top.png")
+        expect(page.locator("#slice svg[role=img] .m-mark").first).to_be_attached()  # points that are both have both marks
+        expect(page.locator("#slice svg[role=img] .g-mark").first).to_be_attached()
         page.get_by_label("up", exact=True).select_option("")
         expect(page.locator("#sliders input")).to_have_count(1)
         expect(page.locator("#slice .mean").first).to_be_visible()
@@ -492,6 +494,12 @@ def test_rejected_aborted_and_taken_back(served: Served, opened: Callable[..., P
     page = opened("plane")
     expect(page.locator("#slice svg .rejected").first).to_be_attached()
     expect(page.locator("#slice svg .aborted").first).to_be_attached()
+    below = """() => [...document.querySelectorAll('#progress svg[role=img]')].every((chart) => {
+      const floor = chart.querySelector('path.frame').getBoundingClientRect().y;
+      const marks = [...chart.querySelectorAll('.rejected, .aborted')];
+      return marks.length === 2 && marks.every((mark) => mark.getBoundingClientRect().y > floor);
+    })"""
+    assert page.evaluate(below)  # what has no value does not stand at one
     for text in ("rejected", "aborted"):
         expect(page.locator("#progress .legend")).to_contain_text(text)
         expect(page.locator("#slice .legend")).to_contain_text(text)
@@ -565,6 +573,17 @@ def test_the_next_trial_lies_in_the_safe_area(served: Served, opened: Callable[.
     assert inside == 255  # what is not certified is pale
 
 
+def test_the_list_of_runs_says_what_the_page_says(served: Served, opened: Callable[..., Page]) -> None:
+    run = served.create()
+    page = opened()
+    status(page, "open")
+    expect(page.locator("#runs option")).to_have_text("line – open")
+    page.route("**/api/v1/runs", lambda route: None)  # the list is not asked for again
+    served.operator.post(f"{run}/pause", json={"reason": "lunch"})
+    status(page, "paused")
+    expect(page.locator("#runs option")).to_have_text("line – paused")
+
+
 def test_a_surprising_value_is_asked_for_twice(served: Served, opened: Callable[..., Page]) -> None:
     run = served.create()
     trial = served.operator.post(f"{run}/ask").json()["trial"]
@@ -574,6 +593,9 @@ def test_a_surprising_value_is_asked_for_twice(served: Served, opened: Callable[
     page.get_by_role("textbox", name="objective").fill("46")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_contain_text(re.compile(r"objective: 46 was measured, \S+ to \S+ is certified"))
+    warning = page.get_by_role("dialog").get_by_role("alert")
+    expect(warning).to_have_class("wrong")
+    assert warning.evaluate("e => getComputedStyle(e).fontWeight") == "700"
     assert served.viewer.get(run).json()["measurements"] == 1
     page.get_by_role("textbox", name="objective").fill(str(truth(trial["params"])))
     page.keyboard.press("Enter")

@@ -335,7 +335,7 @@ def plot(
         with opened(run, db) as (_, campaign):
             trials = [e.trial for e in experiments(ledger, campaign.events()) if e.trial is not None]
     if what == "progress":
-        figure = plot_progress(optimizer, title=title, units=ledger.config.units)
+        figure = plot_progress(optimizer, numbers=ledger.numbers, title=title, units=ledger.config.units)
     elif what == "norm":
         figure = plot_norms(trials, title=title)
     else:

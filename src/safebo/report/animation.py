@@ -12,7 +12,7 @@ import numpy as np
 from safebo.exceptions import InvalidValueError
 from safebo.optimizer import Best, SafeOptimizer
 from safebo.report import scene
-from safebo.report.map import colour_range
+from safebo.report.map import all_keys, colour_range
 from safebo.report.options import Options
 from safebo.report.replay import replay
 from safebo.report.scene import Truths
@@ -76,6 +76,8 @@ def animate(
         figure = plot_slice(past, last.names, last.fixed, truths or None, **now)
         for role in entries:  # the legend must not move when something appears for the first time
             scatter(figure.axes[0], role, [], [])
+        if len(last.vary) == 2:
+            all_keys(figure.axes[0], opt.state.outputs[scene.output_number(opt.state, shown.output)], shown)
         legend(figure)
         frames.append(_render(figure, dpi))
     return _write(frames, Path(path), fps, hold)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 DOUBT = "†"
 """Marks a certificate that rested on a measurement that was taken back later."""
 
+SURPRISE = "*"
+"""Marks a value further outside its certified interval than noise explains."""
+
 SLICES = 8
 """One-dimensional slices shown at most, per output."""
 
@@ -78,10 +81,9 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], classes: Iterabl
 
 def clock(stamp: str, zone: bool = False) -> str:
     """A time of the record to the second, in UTC; in full where one points at it."""
-    shown = words.moment(stamp)
-    return (
-        f'<time datetime="{escape(stamp)}" title="{escape(stamp)}">{escape(shown if zone else shown.removesuffix(" UTC"))}</time>'
-    )
+    shown = words.moment(stamp) if zone else words.moment(stamp).removesuffix(" UTC")
+    parts = " ".join(f"<span>{escape(part)}</span>" for part in shown.split(" "))
+    return f'<time datetime="{escape(stamp)}" title="{escape(stamp)}">{parts}</time>'
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ class _Page:
         try:
             on_step("progress")
             trials = [e.trial for e in self.made if e.trial is not None]
-            progress = plot_progress(self.optimizer, trials={trial.id: trial for trial in trials}, units=self.units)
+            asked = {trial.id: trial for trial in trials}
+            progress = plot_progress(self.optimizer, trials=asked, numbers=self.ledger.numbers, units=self.units)
             found.append(picture(progress, "Measured values with their limits, and the interval that each was certified with."))
             if trials:
                 on_step("norm bounds")
@@ -201,7 +204,7 @@ class _Page:
             f"What is known about {output.name} over {held}: posterior mean, certified safe set, measurements.{must}",
         )
         if len(names) >= 2 and output.is_limit:
-            where = "The dotted line is where it is not any more: the safe set ends there, or where another limit does."
+            where = "The dashed line is where it is not any more: the safe set ends there, or where another limit does."
             yield drawn(names[:2], field="margin"), f"How far inside its limit ({limit}) {output.name} is certified. {where}"
         for name in names[: SLICES if len(names) > 2 else 0]:
             yield drawn(name), f"{output.name} along {name}, the others at the best.{must}"
@@ -222,9 +225,11 @@ class _Page:
             row = [label, clock(e.time), *(f"{e.params[n]:.5g}" for n in names), *(self.value(e, o) for o in self.outputs)]
             told = e.reason if e.reason.startswith(e.kind) else f"{_KINDS.get(e.kind, e.kind)}: {e.reason}".removesuffix(": ")
             verdict = escape(told) if e.kind != "measured" else "yes" if e.inside else "<b>NO</b>"
-            approved = "" if e.approved is None else f"{escape(e.approved[0])}, {clock(e.approved[1])}"
+            approved = "" if e.approved is None else f"{escape(e.approved[0])}<br>{clock(e.approved[1])}"
             rows.append([*row, verdict, escape(e.who), approved])
             classes.append({"measured": "violation" if e.inside is False else "", "voided": "voided"}.get(e.kind, "aborted"))
+        surprises = any(self.surprising(e, o) for e in self.made for o in self.outputs)
+        doubts = any(self.doubtful(e) for e in self.made)
         return (
             "<section><h2>Safety record</h2>"
             + self.verdict()
@@ -232,7 +237,8 @@ class _Page:
             + '<p class="quiet">Below each measurement is the interval that it was certified with before it ran. "start" marks '
             "measurements that nobody asked for: the start, and those from earlier."
             + (" Measurements that were taken back are crossed out: they do not count." if self.ledger.voided else "")
-            + (f" {DOUBT} was certified with a measurement that was taken back later." if self.ledger.doubtful else "")
+            + (f" {SURPRISE} lies further outside its certified interval than {NOISES:g} noise standard deviations." * surprises)
+            + (f" {DOUBT} was certified with a measurement that was taken back later." * doubts)
             + "</p></section>"
         )
 
@@ -241,12 +247,12 @@ class _Page:
         certified = ""
         if e.trial is not None:
             low, high = e.trial.bounds[output.name]
-            doubt = f" {DOUBT}" if e.trial.id in self.ledger.doubtful else ""
+            doubt = f" {DOUBT}" if self.doubtful(e) else ""
             certified = f'<br><span class="quiet">{low:.3g} to {high:.3g}{doubt}</span>'
         if output.name not in e.values:
             return f"-{certified}"
         value = e.values[output.name]
-        text = f"{value:.4g}" + (" *" if self.surprising(e, output) else "")
+        text = f"{value:.4g}" + (f" {SURPRISE}" if self.surprising(e, output) else "")
         if e.kind == "voided":
             return f"<s>{text}</s>{certified}"
         return (text if output.satisfied(value) else f"<b>{text}</b>") + certified
@@ -257,24 +263,42 @@ class _Page:
             return False
         return surprising(e.values[output.name], e.trial.bounds[output.name], output)
 
+    def doubtful(self, e: Experiment) -> bool:
+        """Whether an experiment was certified with a measurement that was taken back later."""
+        return e.trial is not None and e.trial.id in self.ledger.doubtful
+
     def verdict(self) -> str:
-        certified = [e for e in self.made if e.kind == "measured" and e.trial is not None]
-        broken = [e for e in certified if not e.inside]
-        doubtful = sum(e.trial is not None and e.trial.id in self.ledger.doubtful for e in certified)
+        """What the record amounts to: certified experiments first, then whatever else deserves a look."""
+        measured = [e for e in self.made if e.kind == "measured"]
+        certified = [e for e in measured if e.trial is not None]
+        broken = sum(not e.inside for e in certified)
+        uncertified = sum(not e.inside for e in measured) - broken
+        gone = sum(e.kind == "voided" and not e.inside for e in self.made)
+        doubtful = sum(self.doubtful(e) for e in certified)
         surprises = sum(self.surprising(e, o) for e in certified for o in self.outputs)
         refuted = sum(len(e.trial.refutations) for e in self.made if e.trial is not None)
-        text = f"{len(certified)} certified experiments were measured, "
-        text += f"<b>{len(broken)} of them outside a limit</b>. " if broken else "none of them outside a limit. "
+        held = f"<b>{broken} of them outside a limit</b>" if broken else "none of them outside a limit"
+        said = [
+            f"{_were(len(certified), 'certified experiment')} measured, {held}."
+            if certified
+            else "No certified experiment was measured."
+        ]
+        if uncertified:
+            said.append(f"<b>{_were(uncertified, 'measurement', ' that nobody had asked for')} outside a limit.</b>")
+        if gone:
+            said.append(f"{_were(gone, 'measurement')} outside a limit and taken back.")
         if surprises:
-            text += (
-                f"{surprises} value(s) (*) lie further outside the certified interval than {NOISES:g} noise standard deviations. "
+            said.append(
+                f"{surprises} value(s) ({SURPRISE}) lie further outside the certified interval than {NOISES:g} noise standard "
+                "deviations."
             )
         if refuted:
-            text += f"The data refuted {refuted} norm bounds, which were raised. "
+            said.append(f"The data refuted {refuted} norm bound{'s' * (refuted > 1)}, which {_were(refuted)} raised.")
         if doubtful:
-            text += f"{doubtful} experiment(s) were certified with a measurement that was taken back later ({DOUBT}). "
-        mood = "bad" if broken else "warn" if surprises or doubtful else "good"
-        return f'<p class="note {mood}">{text.strip()}</p>'
+            said.append(f"{doubtful} experiment(s) were certified with a measurement that was taken back later ({DOUBT}).")
+        good = certified and not gone and not surprises and not doubtful
+        mood = "bad" if broken or uncertified else "good" if good else "warn"
+        return f'<p class="note {mood}">{" ".join(said)}</p>'
 
     def other_events(self) -> str:
         return (
@@ -334,9 +358,9 @@ class _Page:
         ]
         changed = {d.name for d in describe.differences(settings)}
         note = (
-            f"<p>Not the defaults: {escape(', '.join(sorted(changed)))}.</p>"
+            f"<p>Settings of the algorithm that are not the defaults: {escape(', '.join(sorted(changed)))}.</p>"
             if changed
-            else "<p>All settings are the defaults.</p>"
+            else "<p>All settings of the algorithm are the defaults; limits, noise and kernel are the run's own.</p>"
         )
         return (
             f"<section><h2>Settings</h2>{outputs}"
@@ -360,6 +384,13 @@ class _Page:
 
 
 _KINDS = {"voided": "taken back"}
+
+
+def _were(number: int, name: str = "", which: str = "") -> str:
+    """Such as "1 experiment was", "2 experiments were"; without a name only the verb."""
+    verb = "was" if number == 1 else "were"
+    return f"{number} {name}{'s' * (number != 1)}{which} {verb}" if name else verb
+
 
 _SHOWN = (
     "created", "approved", "rejected", "retried", "aborted", "withdrawn", "voided", "paused", "resumed", "stopped", "exhausted",

@@ -17,6 +17,7 @@ p { margin: 8px 0; }
 .quiet, .unit, figcaption { color: var(--quiet); }
 .quiet, figcaption { font-size: 13.5px; }
 .unit { font-weight: normal; }
+td .quiet { font-size: inherit; }
 .badge { font-size: 13px; font-weight: 600; vertical-align: 4px; padding: 2px 10px; border-radius: 10px; background:
   var(--card); }
 .good { color: var(--good); background: var(--goodback); }
@@ -33,9 +34,11 @@ table { border-collapse: collapse; font-size: 13.5px; min-width: 40%; }
 th, td { padding: 4px 12px 4px 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; border-bottom: 2px solid var(--line); }
 .numbers td { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.numbers th { white-space: nowrap; }
+.numbers th { vertical-align: bottom; }
 tr.violation td { background: var(--badback); color: var(--bad); }
 time { white-space: nowrap; }
+.numbers time, .numbers .quiet { white-space: normal; } time span { white-space: nowrap; }
+.numbers td { padding-right: 10px; }
 tr.voided td { color: var(--quiet); white-space: normal; }
 tr.aborted td { background: var(--warnback); white-space: normal; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 16px; align-items: start; }

@@ -43,18 +43,19 @@ def draw_line(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Optio
 
     rows = [name for name in SETS if name in options.sets]
     low, high = options.limits or scene.value_range(state, number, truths, cut)
-    share = _share(rows, options.cubes)
+    given = bool(state.aborts)
+    share = _share(rows, options.cubes, given)
     bottom = low - share / (1.0 - share) * (high - low)
     ax.set_ylim(bottom, high)
     ax.set_xlim(*cut.extent(0))
     ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
     _samples(ax, cut, truths, number)
     trial = options.trial(cut.opt)
-    _given_up(ax, cut, share + 0.03)
+    _given_up(ax, cut, share - 0.5 * (_GAP + _ROW))
     if options.best:
         _best(ax, cut, options.output is None or number == 0)
     _next(ax, cut, trial)
-    _bars(ax, cut, rows, options.cubes, trial)
+    _bars(ax, cut, rows, options.cubes, trial, given)
 
     ax.set_xlabel(options.named(cut.names[0]))
     ax.set_ylabel(options.named(output.name))
@@ -85,7 +86,7 @@ def held_text(cut: Slice, options: Options) -> str:
 
 
 def _given_up(ax: Axes, cut: Slice, height: float) -> None:
-    """Aborted experiments and rejected trials have no value: a row above the bars, pale where they lie off the slice."""
+    """Aborted experiments and rejected trials have no value: a row below the values, pale where they lie off the slice."""
     for role, on, point in scene.given_up(cut):
         faded(ax, role, point[cut.vary[0]], height, on, transform=ax.get_xaxis_transform())
 
@@ -111,25 +112,25 @@ def _next(ax: Axes, cut: Slice, trial: Trial | None) -> None:
         scatter(ax, "next", [x], [1.0], transform=top, clip_on=False, zorder=6)
 
 
-def _share(rows: Sequence[str], cubes: bool | str) -> float:
-    """Fraction of the axes that the rows of bars take."""
-    count = len(rows) + bool(cubes)
+def _share(rows: Sequence[str], cubes: bool | str, given: bool) -> float:
+    """Fraction of the axes that the rows below the values take."""
+    count = given + len(rows) + bool(cubes)
     return _ROW * count + _GAP if count else 0.0
 
 
-def _bars(ax: Axes, cut: Slice, rows: Sequence[str], cubes: bool | str, trial: Trial | None) -> None:
-    """S, M, G from top to bottom, then the cubes; the letters stand to the right of the axes."""
+def _bars(ax: Axes, cut: Slice, rows: Sequence[str], cubes: bool | str, trial: Trial | None, given: bool) -> None:
+    """S, M, G from top to bottom, then the cubes, below the row of what was given up; the letters stand right of the axes."""
     from matplotlib.patches import Rectangle
 
-    if not rows and not cubes:
+    if not rows and not cubes and not given:
         return
     views = cut.opt.subdomains()
     across = ax.get_xaxis_transform()
     height = 0.62 * _ROW
-    bottom = top = _share(rows, cubes)
+    bottom = top = _share(rows, cubes, given)
     ax.add_patch(Rectangle((0.0, 0.0), 1.0, top, transform=ax.transAxes, fc="white", lw=0, zorder=2.8))
     ax.plot([0.0, 1.0], [top, top], transform=ax.transAxes, color=LIGHT, lw=0.8, zorder=2.9)
-    bottom -= 0.5 * _GAP
+    bottom -= 0.5 * _GAP + given * _ROW
 
     def row(text: str, colour: str, ranges: list[tuple[float, float]], **look_of: Any) -> None:
         nonlocal bottom

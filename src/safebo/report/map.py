@@ -9,6 +9,7 @@ import numpy as np
 
 from safebo.exceptions import InvalidValueError, NoInitialSampleError
 from safebo.optimizer import Trial
+from safebo.outputs import Output
 from safebo.report import scene
 from safebo.report.line import held_text
 from safebo.report.options import FIELDS, Options
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CONTOURS = {"mean": "mean at limit", "lower": "bound at limit", "upper": "bound at limit", "margin": "margin"}
+"""Which line a field crosses its limit in."""
+
 _POINTS = 101
 _PIXELS = 201  # for the sets: finer than the default grid of the domain, so that the small sets of small cubes are seen
 
@@ -54,7 +58,10 @@ def draw_map(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Option
     if len(panels) > 1 and known is None:
         raise InvalidValueError(f"The second of {len(panels)} axes shows the truth of {output.name!r}, which was not given.")
 
-    mesh_axes, mesh = cut.mesh(options.points or _POINTS)
+    trial = options.trial(cut.opt)
+    points = options.points or _POINTS
+    mesh_axes = scene.certified_area(cut, points, trial)[0] if options.field == "margin" else cut.mesh(points)[0]
+    mesh = cut.over(mesh_axes)
     shape = tuple(len(a) for a in mesh_axes)
     images = [_field(cut, mesh, output.name, options.field).reshape(shape)]
     titles = [options.title if options.title is not None else FIELDS[options.field]]
@@ -62,7 +69,6 @@ def draw_map(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Option
         images.append(scene.evaluate(known, mesh).reshape(shape))
         titles.append("true function")
     low, high = options.limits or colour_range(cut, truths, options)
-    trial = options.trial(cut.opt)
     pictures = []
     for i, (ax, image, title) in enumerate(zip(panels, images, titles, strict=False)):
         dress(ax, grid=False)
@@ -72,7 +78,7 @@ def draw_map(cut: Slice, truths: Mapping[str, Truth], axes: Any, options: Option
         pictures.append(picture)
         if i == 1 or options.field != "width":
             for limit in [0.0] if options.field == "margin" and i == 0 else scene.limits_of(output):
-                _contour(ax, mesh_axes, image, limit, "limit")
+                _contour(ax, mesh_axes, image, limit, "truth at limit" if i == 1 else CONTOURS[options.field])
         _samples(ax, cut, truths)
         _given_up(ax, cut)
         across, up = (options.named(name) for name in cut.names)
@@ -110,7 +116,8 @@ def colour_range(cut: Slice, truths: Mapping[str, Truth], options: Options) -> t
         return low - (high - low), high + (high - low) * (options.field == "upper")
     mesh = cut.mesh(41)[1]
     if options.field == "margin":  # what lies far outside is not certified anyhow: the colours are for what is
-        most = max(float(_field(cut, mesh, output, "margin").max()), 1e-9)
+        every = np.concatenate([mesh, scene.certified_points(cut)])  # the area around a first measurement is finer than any mesh
+        most = max(float(_field(cut, every, output, "margin").max()), 1e-9)
         return -most, most
     known = options.field == "mean" and output in truths
     values = scene.evaluate(truths[output], mesh) if known else _field(cut, mesh, output, options.field)
@@ -126,14 +133,34 @@ def _extend(images: Sequence[FloatArray], low: float, high: float) -> str:
 
 
 def _contour(ax: Axes, mesh_axes: Sequence[FloatArray], image: FloatArray, level: float, role: str) -> None:
-    """A contour with a white rim, so that it is seen on dark and light; its legend entry is a line."""
+    """A contour with a white rim, so that it is seen on dark and light; where there is one, its legend entry is a line."""
     look_of = LINES[role]
     if image.min() < level < image.max():
+        _line_key(ax, role)
         ax.contour(*mesh_axes, image.T, levels=[level], colors="white", linewidths=3.0, alpha=0.8, linestyles="solid", zorder=1.5)
         ax.contour(
             *mesh_axes, image.T, levels=[level], colors=look_of["color"], linewidths=1.9, linestyles=[look_of["ls"]], zorder=1.6
         )
-    ax.plot([], [], gid=role, **{**look_of, "lw": 1.9})
+
+
+def _line_key(ax: Axes, role: str) -> None:
+    ax.plot([], [], gid="limit", **{**LINES[role], "lw": 1.9})
+
+
+def _set_key(ax: Axes, name: str) -> None:
+    if name == "S":
+        ax.plot([], [], color=SETS["S"], lw=2.0, label=SET_NAMES["S"], gid="S")
+    else:
+        pattern, ink = HATCHES[name]
+        ax.fill_between([], [], fc=SHADE, ec=ink, hatch=pattern, lw=0.0, label=SET_NAMES[name])
+
+
+def all_keys(ax: Axes, output: Output, options: Options) -> None:
+    """The legend's entries of everything that a map may show, for pictures that share one legend."""
+    for name in (n for n in SETS if n in options.sets):
+        _set_key(ax, name)
+    if output.is_limit and options.field in CONTOURS:
+        _line_key(ax, CONTOURS[options.field])
 
 
 def _sets(panels: Sequence[Axes], cut: Slice, options: Options, trial: Trial | None) -> None:
@@ -152,13 +179,12 @@ def _sets(panels: Sequence[Axes], cut: Slice, options: Options, trial: Trial | N
                     ax.contour(*rim, padded, levels=[0.5], colors="white", linewidths=3.4, alpha=0.9, zorder=2)
                     outline = ax.contour(*rim, padded, levels=[0.5], colors=SETS["S"], linewidths=2.0, zorder=2.1)
                     outline.set_gid("outline")
-                ax.plot([], [], color=SETS["S"], lw=2.0, label=SET_NAMES["S"], gid="S")
-        else:
+                    _set_key(ax, name)
+        elif mask.any():
             pattern, ink = HATCHES[name]
-            if mask.any():
-                filled = panels[0].contourf(*pixels, mask, levels=[0.5, 1.5], colors="none", hatches=[pattern], zorder=1.2)
-                filled.set(edgecolor=ink, linewidth=0.0, gid=name)
-            panels[0].fill_between([], [], fc=SHADE, ec=ink, hatch=pattern, lw=0.0, label=SET_NAMES[name])
+            filled = panels[0].contourf(*pixels, mask, levels=[0.5, 1.5], colors="none", hatches=[pattern], zorder=1.2)
+            filled.set(edgecolor=ink, linewidth=0.0, gid=name)
+            _set_key(panels[0], name)
     if options.cubes:
         chosen = scene.cubes_of(cut, views, options.cubes, trial)
         for cube in chosen:

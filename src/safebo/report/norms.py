@@ -36,8 +36,9 @@ def plot_norms(trials: Sequence[Trial], *, title: str | None = None) -> Figure:
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2.0, 0.5)))
         axes.set_xlabel("trial")
+        axes.set_xlim(0.5, max(len(trials), 1) + 0.5)
         axes.set_ylabel("norm bound")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if title:
             axes.set_title(title)
         legend(figure)

@@ -1,8 +1,8 @@
-"""Measured values experiment by experiment."""
+"""Measured values, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +13,16 @@ from safebo.report import scene
 from safebo.report.options import named
 from safebo.report.replay import replay
 from safebo.report.scene import FloatArray, Truths
-from safebo.report.style import LINES, dress, figure_of, look, new_figure, scatter
+from safebo.report.style import GREY, LINES, dress, figure_of, look, new_figure, scatter
 from safebo.report.style import legend as add_legend
 from safebo.state import State
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+_STRIP = 0.1  # of the height, below the values, for what has none
 
 
 def plot_progress(
@@ -30,21 +33,24 @@ def plot_progress(
     *,
     certified: bool = False,
     trials: Mapping[str, Trial] | None = None,
+    numbers: Sequence[int] | None = None,
     title: str | None = None,
     legend: bool | None = None,
     units: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Measured value per experiment with the limits, one panel per output; best safe measurement so far for the objective.
+    """Measured values with the limits, one panel per output; best safe measurement so far for the objective.
 
     truth       as in `plot_state`; adds measurements whose true value is unsafe to the unsafe ones
     optimum     the best reachable value, where it is known
     axes        one per output, instead of a new figure
-    certified   also draw the best certified lower bound after every experiment; replays the run
+    certified   also draw the best certified lower bound after every measurement; replays the run
     trials      by id: also draw the interval that each of them was certified with before it was measured
+    numbers     of the measurements, where some were taken back; by default 1, 2, ...
     legend      below the figure; by default only if the figure is new
     units       of the outputs, by name, for the labels
 
-    Aborted experiments and rejected trials stand at the bottom, between the measurements before and after them.
+    Aborted experiments and rejected trials have no value: they stand in a strip below, between the measurements before and after
+    them.
     """
     state = opt.state
     count = len(state.outputs)
@@ -60,7 +66,11 @@ def plot_progress(
         figure = figure_of(panels[0])
     truths = scene.truths_by_name(state, truth, None)
     unsafe, initial = scene.violations_of(state, truths), scene.initial_of(state)
-    numbers = _experiment_numbers(initial)
+    if numbers is not None and len(numbers) != state.step:
+        raise InvalidValueError(f"plot_progress needs one number per measurement, {state.step}, got {len(numbers)}.")
+    at = np.arange(1, state.step + 1, dtype=np.float64) if numbers is None else np.array(numbers, dtype=np.float64)
+    first, last = (at[0], at[-1]) if len(at) else (1.0, 1.0)
+    first = first - (first == 1.0 and any(abort.step == 0 for abort in state.aborts))
     values = state.values()
     from matplotlib.ticker import MaxNLocator
 
@@ -69,26 +79,28 @@ def plot_progress(
             dress(ax)
             for i, limit in enumerate(scene.limits_of(output)):
                 ax.axhline(limit, gid="limit", zorder=2, **{**LINES["limit"], **({"label": "_"} if i else {})})
-            _certificates(ax, output.name, state, numbers, trials or {})
+            _certificates(ax, output.name, state, at, trials or {})
             for role, mask in (("sample", ~unsafe & ~initial), ("initial", initial & ~unsafe), ("violation", unsafe)):
                 if mask.any():
-                    scatter(ax, role, numbers[mask], column[mask])
-            _given_up(ax, state, numbers)
+                    scatter(ax, role, at[mask], column[mask])
             ax.set_ylabel(named(output.name, units or {}))
-            ax.margins(x=0.03, y=0.12)
+            ax.margins(y=0.12)
+            ax.set_xlim(first - 0.5, last + 0.9)
         objective = panels[0]
-        ends = np.append(numbers, numbers[-1] + 0.5) if len(numbers) else numbers
+        ends = np.append(at, last + 0.5)
         best = _running_best(values[:, 0], unsafe)
         if len(best):
             objective.step(ends, np.append(best, best[-1]), where="post", gid="best so far", zorder=3, **LINES["best so far"])
         if certified:
             steps, bounds = _certified(opt)
-            x = np.append(numbers[steps - 1], numbers[-1] + 0.5)
+            x = np.append(at[steps - 1], last + 0.5)
             objective.step(x, np.append(bounds, bounds[-1]), where="post", gid="certified", zorder=3, **LINES["certified"])
         if optimum is not None:
             objective.axhline(optimum, gid="optimum", zorder=2, **LINES["optimum"])
-        panels[-1].set_xlabel("experiment")
-        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        for ax in panels:
+            _given_up(ax, state, at)
+        panels[-1].set_xlabel("measurement")
+        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if title:
             objective.set_title(title)
         if legend if legend is not None else axes is None:
@@ -97,14 +109,21 @@ def plot_progress(
 
 
 def _given_up(axes: Axes, state: State, numbers: FloatArray) -> None:
-    """A mark at the bottom for everything that ended without a measurement; several in a row stand side by side."""
+    """A mark below the values for everything that ended without a measurement; several in a row stand side by side."""
+    if not state.aborts:
+        return
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    axes.set_ylim(low - _STRIP / (1.0 - _STRIP) * (high - low), high)
+    axes.set_yticks(ticks)
+    axes.plot([0.0, 1.0], [_STRIP, _STRIP], transform=axes.transAxes, color=GREY, lw=0.6, gid="strip")
     for step in sorted({abort.step for abort in state.aborts}):
         group = [abort for abort in state.aborts if abort.step == step]
         before = numbers[step - 1] if step else (numbers[0] if len(numbers) else 1.0) - 1.0
         for i, abort in enumerate(group, 1):
             role = "rejected" if scene.was_rejected(abort.reason) else "aborted"
             place = axes.get_xaxis_transform()
-            scatter(axes, role, [before + i / (len(group) + 1.0)], [0.05], transform=place, clip_on=False)
+            scatter(axes, role, [before + i / (len(group) + 1.0)], [0.5 * _STRIP], transform=place, clip_on=False)
 
 
 def _certificates(axes: Axes, output: str, state: State, numbers: FloatArray, trials: Mapping[str, Trial]) -> None:
@@ -116,14 +135,8 @@ def _certificates(axes: Axes, output: str, state: State, numbers: FloatArray, tr
         axes.vlines([x for x, _ in known], lows, highs, gid="certificate", zorder=2, **LINES["certificate"])
 
 
-def _experiment_numbers(initial: Any) -> FloatArray:
-    """The first trial is experiment 1; what was told before it counts back from 0."""
-    first = int(np.argmin(initial)) if len(initial) and not initial.all() else len(initial)
-    return np.arange(len(initial), dtype=np.float64) - first + 1
-
-
 def _running_best(values: FloatArray, unsafe: Any) -> FloatArray:
-    """Largest safe measurement up to each experiment; NaN before the first."""
+    """Largest safe measurement up to each one; NaN before the first."""
     masked = np.where(unsafe, -np.inf, values)
     best = np.maximum.accumulate(masked) if len(masked) else masked
     return np.where(np.isinf(best), np.nan, best)

@@ -161,7 +161,7 @@ def certified_area(cut: Slice, points: int, trial: Trial | None = None) -> tuple
     """
     axes, mesh = cut.mesh(points)
     safe = cut.opt.is_safe(mesh).reshape([points] * len(axes))
-    known = _certified_points(cut, trial)[:, list(cut.vary)]
+    known = certified_points(cut, trial)[:, list(cut.vary)]
     nearest = [np.abs(axis[None, :] - known[:, i, None]).argmin(axis=1) for i, axis in enumerate(axes)]
     lost = known[~safe[tuple(nearest)]]
     if len(lost):
@@ -170,7 +170,7 @@ def certified_area(cut: Slice, points: int, trial: Trial | None = None) -> tuple
     return axes, safe
 
 
-def _certified_points(cut: Slice, trial: Trial | None) -> FloatArray:
+def certified_points(cut: Slice, trial: Trial | None = None) -> FloatArray:
     """Safe measurements and the trial, where they lie on the slice and are certified by what is known now, (p, n)."""
     state = cut.opt.state
     points = points_of(state)[state.inside()]

@@ -10,7 +10,7 @@ import numpy as np
 
 from safebo import notices
 from safebo.optimizer import Best
-from safebo.outputs import guarantee
+from safebo.outputs import guarantee, outside
 from safebo.report import scene
 from safebo.runs import RunConfig, describe, words
 from safebo.runs.ledger import Ledger, Pending
@@ -149,7 +149,7 @@ def reason(ledger: Ledger) -> str:
 
 def samples(ledger: Ledger, settings: Settings, after: int) -> Json:
     """Measurements after number `after`; all that were taken back, and all aborted experiments."""
-    names, outputs, outside = settings.domain.names, [o.name for o in settings.outputs], set(ledger.violations)
+    names, outputs = settings.domain.names, [o.name for o in settings.outputs]
 
     def measured(number: int, s: Sequence[Any]) -> Json:
         return {
@@ -158,7 +158,7 @@ def samples(ledger: Ledger, settings: Settings, after: int) -> Json:
             "values": dict(zip(outputs, s[2], strict=True)),
             "trial": s[3],
             "doubtful": s[3] in ledger.doubtful,
-            "outside": number in outside,
+            "outside": bool(outside(settings.outputs, s[2])),
             "context": s[4] if len(s) > 4 else None,
         }
 

@@ -215,12 +215,21 @@ function fetchSlice() {
 
 // -- runs and roles ------------------------------------------------------------------------------------------------------
 
+// A run in the list of runs.
+const entry = (run, waiting) => `${run.title || run.name} – ${waiting ? "waits for approval" : run.standing.word}`;
+
+// The shown run is known better than the list, which is asked for from time to time.
+function relist() {
+  const option = [...$("runs").options].find((o) => o.value === page.run.name), text = entry(page.run, (page.run.pending ?? page.run.start)?.waiting);
+  if (option && option.textContent !== text) option.textContent = text;
+}
+
 async function list() {
   if (document.hidden && page.name !== null) return;
   try {
     const { runs, you, role: mine } = await get("/runs");
     role(mine, you);
-    const options = runs.map((r) => html("option", { value: r.name }, `${r.title || r.name} – ${r.waiting ? "waits for approval" : r.standing.word}`));
+    const options = runs.map((r) => html("option", { value: r.name }, entry(r, r.waiting)));
     const mineNow = runs.find((r) => r.name === page.name);
     if (mineNow && page.run && mineNow.status === page.run.status) { Object.assign(page.run, { driver: mineNow.driver, standing: mineNow.standing }); drawCounts(); freshness(); }
     $("none").hidden = runs.length > 0;
@@ -265,6 +274,7 @@ function drawAll() {
   drawProgress();
   drawAge();
   freshness();
+  relist();
 }
 
 function drawNext() {
@@ -482,7 +492,7 @@ function askMeasurement() {
   const run = page.run, trial = run.pending?.out ? run.pending : null, key = newKey();
   const params = run.parameters.map((p) => field(`p:${p.name}`, named(p), { value: trial ? show(trial.params[p.name], 6) : "", readonly: Boolean(trial), required: true, inputmode: "decimal" }));
   const values = run.outputs.map((o) => field(`o:${o.name}`, `${named(o)}${o.lower !== null ? `, at least ${show(o.lower)}` : ""}${o.upper !== null ? `, at most ${show(o.upper)}` : ""}`, { required: true, inputmode: "decimal" }));
-  const warning = html("p", { class: "note", role: "alert" });
+  const warning = html("p", { class: "wrong", role: "alert" });
   ask(trial ? "Measurement of the trial" : "Measurement without asking", [...params, ...values, field("note", "Note", { maxlength: 500 }), warning], "Store", async (data) => {
     warning.textContent = "";
     const numbers = (prefix, things) => Object.fromEntries(things.map((t) => [t.name, decimal(data.get(`${prefix}:${t.name}`))]));

@@ -38,20 +38,21 @@ function ticks(low, high, count, whole = false) {
   return found;
 }
 
-// A frame with axes: X and Y turn values into pixels.
-function frame(place, { x, y, xname, yname, height, label, log = false, whole = false }) {
-  const width = Math.max(280, place.clientWidth || 600), left = 58, right = 14, top = 12, bottom = xname ? 42 : 24;
+// A frame with axes: X and Y turn values into pixels. The strip below the floor is for what has no value.
+function frame(place, { x, y, xname, yname, height, label, log = false, whole = false, strip = 0 }) {
+  const width = Math.max(280, place.clientWidth || 600), left = 58, right = 14, top = 12, bottom = xname ? 42 : 24, floor = height - bottom - strip;
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   const scale = log ? Math.log10 : (v) => v, [y0, y1] = y.map(scale);
   const X = (v) => left + ((v - x[0]) / (x[1] - x[0])) * (width - left - right);
-  const Y = (v) => height - bottom - ((scale(v) - y0) / (y1 - y0)) * (height - top - bottom);
+  const Y = (v) => floor - ((scale(v) - y0) / (y1 - y0)) * (floor - top);
   const yticks = log ? ticks(y0, y1, 4).map((e) => 10 ** e) : ticks(y[0], y[1], height / 55);
   for (const t of yticks) root.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: Y(t), y2: Y(t) }), text(left - 7, Y(t) + 4, show(t, 3), "end"));
   for (const t of ticks(x[0], x[1], width / 90, whole)) root.append(svg("line", { class: "grid", x1: X(t), x2: X(t), y1: top, y2: height - bottom }), text(X(t), height - bottom + 17, show(t, 4), "middle"));
   if (xname) root.append(text((left + width - right) / 2, height - 6, xname, "middle", "strong"));
   if (yname) root.append(svg("text", { class: "strong", transform: `translate(13 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, yname));
   root.append(svg("rect", { class: "frame", x: left, y: top, width: width - left - right, height: height - top - bottom }));
-  return { root, X, Y, left, top, right: width - right, bottom: height - bottom, width };
+  if (strip) root.append(svg("path", { class: "frame", d: `M${left} ${floor}H${width - right}` }));
+  return { root, X, Y, left, top, right: width - right, floor, bottom: height - bottom, width };
 }
 
 function text(x, y, content, anchor = "start", kind = "") { return svg("text", { x, y, "text-anchor": anchor, class: kind }, content); }
@@ -87,9 +88,9 @@ function limits(f, low, high, x) {
   for (const [value, side] of [[low, 1], [high, -1]]) {
     if (value === null) continue;
     const at = f.Y(value);
-    if (at < f.top - 1 || at > f.bottom + 1) continue;
-    f.root.append(svg("rect", { class: "beyond", x: f.left, width: f.right - f.left, y: side > 0 ? at : f.top, height: Math.max(0, side > 0 ? f.bottom - at : at - f.top) }));
-    f.root.append(svg("path", { class: "limit", d: `M${f.left} ${at}H${f.right}` }), text(x ?? f.right - 6, at + (side > 0 ? 15 : -6), `limit ${show(value)}`, "end", "limit-name"));
+    if (at < f.top - 1 || at > f.floor + 1) continue;
+    f.root.append(svg("rect", { class: "beyond", x: f.left, width: f.right - f.left, y: side > 0 ? at : f.top, height: Math.max(0, side > 0 ? f.floor - at : at - f.top) }));
+    f.root.append(svg("path", { class: "limit", d: `M${f.left} ${at}H${f.right}` }), text(x ?? f.right - 6, side > 0 && at + 18 < f.floor ? at + 15 : at - 6, `limit ${show(value)}`, "end", "limit-name"));
   }
 }
 
@@ -100,13 +101,15 @@ const dot = (kind) => svg("circle", { class: kind, cx: 11, cy: 7, r: 5 });
 const bar = (kind) => svg("rect", { class: kind, x: 1, y: 4, width: 20, height: 6 });
 const stroke = (kind) => svg("path", { class: kind, d: "M1 7H21" });
 
+const STRIP = 24; // pixels, for the marks of what ended without a measurement
+
 export function progress(place, output, measurements, aborted, trial, voided) {
   const values = measurements.map((m) => m.values[output.name]), bounds = trial ? [trial.bounds[output.name].lower, trial.bounds[output.name].upper] : [];
   const known = [...values, output.lower, output.upper, ...bounds].filter((v) => v !== null && v !== undefined);
   const told = Math.max(0, measurements.at(-1)?.number ?? 0, ...voided.map((v) => v.number)), last = Math.max(told + 1, 6);
   const wrong = measurements.filter((m) => outside(output, m.values[output.name]));
   const label = `${output.name} over ${values.length} measurements, latest ${show(values.at(-1))}, ${wrong.length} outside the limits`;
-  const f = frame(place, { x: [0.3, last + 0.7], y: span(known), xname: "measurement", yname: named(output), height: 250, label, whole: true });
+  const strip = aborted.length ? STRIP : 0, f = frame(place, { x: [0.3, last + 0.7], y: span(known), xname: "measurement", yname: named(output), height: 250 + strip, label, whole: true, strip });
   limits(f, output.lower, output.upper);
   if (output.name === "objective") {
     let best = -Infinity;
@@ -121,15 +124,15 @@ export function progress(place, output, measurements, aborted, trial, voided) {
     if (m.doubtful) f.root.append(svg("circle", { class: "doubtful", cx: x, cy: y, r: 10 }));
     const bad = outside(output, m.values[output.name]);
     f.root.append(tip(bad ? cross(x, y, 8, "violation") : svg("circle", { class: m.trial ? "sample" : "initial", cx: x, cy: y, r: 5 }), bad ? `VIOLATION ${said}` : said));
-    if (bad) f.root.append(text(x, y - 12, show(m.values[output.name], 3), "middle", "limit-name"));
+    if (bad) f.root.append(text(x, y - 12 < f.top + 14 ? y + 24 : y - 12, show(m.values[output.name], 3), "middle", "limit-name"));
   }
   for (const v of voided) {
-    const [x, y] = [f.X(v.number), Math.min(f.bottom - 8, Math.max(f.top + 8, f.Y(v.values[output.name])))];
+    const [x, y] = [f.X(v.number), Math.min(f.floor - 8, Math.max(f.top + 8, f.Y(v.values[output.name])))];
     f.root.append(tip(svg("g", { class: "gone" }, svg("circle", { cx: x, cy: y, r: 5 }), svg("path", { d: `M${x - 8} ${y + 8}L${x + 8} ${y - 8}` })), `${v.number}: ${output.name} = ${show(v.values[output.name], 6)} was taken back by ${v.who}${v.reason ? `: ${v.reason}` : ""}`));
   }
   for (const a of aborted) {
     const together = aborted.filter((other) => other.after === a.after), part = (together.indexOf(a) + 1) / (together.length + 1);
-    f.root.append(givenUp(a, f.X(a.after + part), f.bottom - 11));
+    f.root.append(givenUp(a, f.X(a.after + part), f.bottom - STRIP / 2));
   }
   if (trial) {
     const x = f.X(told + 1), [low, high] = bounds.map((b) => f.Y(b));
@@ -155,13 +158,14 @@ export function line(place, data, run, measurements, trial, aborted) {
   const clipped = [...data.mean, ...measurements.map((m) => m.values[data.output]), data.limits.lower, data.limits.upper, ...inSafe(data, "lower"), ...inSafe(data, "upper")].filter((v) => v !== null);
   const certified = data.safe.filter(Boolean).length;
   const label = `${data.output} along ${data.x.name}: ${Math.round((100 * certified) / xs.length)} per cent of the range are certified as safe`;
-  const height = 330, f = frame(place, { x: [xs[0], xs.at(-1)], y: span(clipped, 0.12), xname: named(run.parameters.find((p) => p.name === data.x.name)), yname: named(output), height, label });
-  const clamp = (v, d) => Math.min(f.bottom, Math.max(f.top, v === null ? d : f.Y(v)));
-  const upper = xs.map((x, i) => [f.X(x), clamp(data.upper[i], f.top)]), lower = xs.map((x, i) => [f.X(x), clamp(data.lower[i], f.bottom)]);
+  const sets = [["safe", data.safe], ["maximiser", data.maximisers], ["expander", data.expanders]], bars = 8 * sets.length + 3, strip = bars + (aborted.length ? STRIP : 0);
+  const f = frame(place, { x: [xs[0], xs.at(-1)], y: span(clipped, 0.12), xname: named(run.parameters.find((p) => p.name === data.x.name)), yname: named(output), height: 330 + strip, label, strip });
+  const clamp = (v, d) => Math.min(f.floor, Math.max(f.top, v === null ? d : f.Y(v)));
+  const upper = xs.map((x, i) => [f.X(x), clamp(data.upper[i], f.top)]), lower = xs.map((x, i) => [f.X(x), clamp(data.lower[i], f.floor)]);
   f.root.append(svg("path", { class: "band", d: `${path([...upper, ...[...lower].reverse()])}Z` }), svg("path", { class: "band-edge", d: path(upper) }), svg("path", { class: "band-edge", d: path(lower) }));
   limits(f, data.limits.lower, data.limits.upper);
-  f.root.append(svg("path", { class: "mean", d: path(xs.map((x, i) => [f.X(x), clamp(data.mean[i], f.bottom)])) }));
-  [["safe", data.safe], ["maximiser", data.maximisers], ["expander", data.expanders]].forEach(([kind, mask], row) => {
+  f.root.append(svg("path", { class: "mean", d: path(xs.map((x, i) => [f.X(x), clamp(data.mean[i], f.floor)])) }));
+  sets.forEach(([kind, mask], row) => {
     if (!mask) return;
     for (const [a, b] of stretches(mask)) { // from the first certified point to the last, and no further
       const [from, wide] = [f.X(xs[a]), f.X(xs[b]) - f.X(xs[a])], more = Math.max(0, 3 - wide) / 2;
@@ -173,9 +177,9 @@ export function line(place, data, run, measurements, trial, aborted) {
     const bad = outside(output, m.values[data.output]);
     f.root.append(tip(bad ? cross(x, y, 7, `violation${on ? "" : " faint"}`) : svg("circle", { class: `${m.trial ? "sample" : "initial"}${on ? "" : " faint"}`, cx: x, cy: y, r: 5 }), `${m.number}: ${show(m.values[data.output], 6)} at ${place_of(m.params)}`));
   }
-  for (const a of aborted) f.root.append(givenUp(a, f.X(a.params[data.x.name]), f.bottom - 36, near(a.params, data.fixed, ranges) ? "" : " faint"));
+  for (const a of aborted) f.root.append(givenUp(a, f.X(a.params[data.x.name]), f.bottom - bars - STRIP / 2, near(a.params, data.fixed, ranges) ? "" : " faint"));
   if (trial) {
-    const x = f.X(trial.params[data.x.name]), b = trial.bounds[data.output], [low, high] = [clamp(b.lower, f.bottom), clamp(b.upper, f.top)];
+    const x = f.X(trial.params[data.x.name]), b = trial.bounds[data.output], [low, high] = [clamp(b.lower, f.floor), clamp(b.upper, f.top)];
     f.root.append(tip(svg("path", { class: "trial", d: `M${x} ${f.top}V${f.bottom}`, "stroke-dasharray": "2 4" }), "next trial"), svg("path", { class: "trial", d: `M${x - 6} ${high}h12M${x - 6} ${low}h12M${x} ${low}V${high}` }));
   }
   return html("div", { class: "chart" }, f.root, legend([[stroke("mean"), "mean"], [bar("band"), "interval"], [bar("safe"), "certified as safe"], [bar("maximiser"), "may be the maximum"], [bar("expander"), "may enlarge the safe set"], [stroke("trial"), "next trial"], [stroke("limit"), "limit"], ...givenUpKeys(aborted)]));
@@ -208,6 +212,9 @@ function cells(values, to) {
   return [values[0], ...between, values.at(-1)].map(to);
 }
 
+const maximiser = (x, y) => svg("circle", { class: "m-mark", cx: x, cy: y, r: 4 });
+const expander = (x, y) => svg("path", { class: "g-mark", d: `M${x - 3.2} ${y - 1}h2.2v-2.2h2v2.2h2.2v2h-2.2v2.2h-2v-2.2h-2.2z` });
+
 export function map(place, data, run, measurements, trial, shown, aborted) {
   const [xs, ys] = [data.x.values, data.y.values], n = ys.length, parameter = (name) => run.parameters.find((p) => p.name === name);
   const ranges = Object.fromEntries(run.parameters.map((p) => [p.name, p.high - p.low])), output = run.outputs.find((o) => o.name === data.output);
@@ -218,19 +225,20 @@ export function map(place, data, run, measurements, trial, shown, aborted) {
   const [wide, tall] = [f.right - f.left, f.bottom - f.top], sharp = Math.min(3, Math.ceil(window.devicePixelRatio || 1));
   const marks = svg("g"), canvas = html("canvas", { width: Math.round(wide * sharp), height: Math.round(tall * sharp) }), pen = canvas.getContext("2d");
   const [across, up] = [cells(xs, f.X), cells(ys, f.Y)], [px, py] = [across.map((x) => Math.round((x - f.left) * sharp)), up.map((y) => Math.round((y - f.top) * sharp))];
-  const [dx, dy] = [wide / 60, tall / 60]; // marks no closer than this
-  let edge = "", markedAt = [];
+  const [dx, dy] = [wide / 60, tall / 45]; // marks no closer than this
+  const marked = { maximisers: [], expanders: [] }, apart = (at, x, y) => at.every(([u, v]) => Math.abs(u - x) >= 0.9 * dx || Math.abs(v - y) >= 0.9 * dy);
+  let edge = "";
   for (let i = 0; i < xs.length; i++) for (let j = 0; j < n; j++) {
     const k = i * n + j, [x, y] = [f.X(xs[i]), f.Y(ys[j])], safe = data.safe[k];
     pen.globalAlpha = safe ? 1 : 0.25;
     if (field[k] !== null) { pen.fillStyle = colour((field[k] - low) / (high - low || 1)); pen.fillRect(px[i], py[j + 1], px[i + 1] - px[i], py[j] - py[j + 1]); }
     if (i + 1 < xs.length && safe !== data.safe[k + n]) edge += `M${across[i + 1]} ${up[j]}V${up[j + 1]}`;
     if (j + 1 < n && safe !== data.safe[k + 1]) edge += `M${across[i]} ${up[j + 1]}H${across[i + 1]}`;
-    if (!data.expanders?.[k] && !data.maximisers?.[k]) continue;
-    if (markedAt.some(([u, v]) => Math.abs(u - x) < 0.9 * dx && Math.abs(v - y) < 0.9 * dy)) continue;
-    markedAt.push([x, y]);
-    if (data.expanders?.[k]) marks.append(svg("path", { class: "g-mark", d: `M${x - 3} ${y}h6m-3 -3v6` }));
-    else if ((Math.round(x / dx) + Math.round(y / dy)) % 2 === 0) marks.append(svg("circle", { class: "m-mark", cx: x, cy: y, r: 1.8 }));
+    for (const [kind, mark] of [["maximisers", maximiser], ["expanders", expander]]) { // what is both has a plus inside a circle
+      if (!data[kind]?.[k] || !apart(marked[kind], x, y)) continue;
+      marked[kind].push([x, y]);
+      marks.append(mark(x, y));
+    }
   }
   const inside = svg("svg", { x: f.left, y: f.top, width: f.right - f.left, height: f.bottom - f.top, viewBox: `${f.left} ${f.top} ${f.right - f.left} ${f.bottom - f.top}`, class: "clip" });
   inside.append(svg("image", { href: canvas.toDataURL(), x: f.left, y: f.top, width: wide, height: tall, preserveAspectRatio: "none", class: "pixels" }), marks, svg("path", { class: "edge", d: edge }), svg("path", { class: "edge over", d: edge }));
@@ -247,7 +255,7 @@ export function map(place, data, run, measurements, trial, shown, aborted) {
   }
   const scale = svg("svg", { viewBox: "0 0 22 14" });
   for (let i = 0; i < 22; i++) scale.append(svg("rect", { x: i, y: 2, width: 1.2, height: 10, fill: colour(i / 21) }));
-  const keys = legend([[svg("path", { class: "trial-fill", d: "M11 1l6 6l-6 6l-6 -6z" }), "next trial and its sub-domain"], [dot("sample"), "experiment"], [svg("g", {}, stroke("edge"), stroke("edge over")), "edge of what is certified as safe (pale beyond)"], [svg("circle", { class: "m-mark", cx: 11, cy: 7, r: 2.5 }), "may be the maximum"], [svg("path", { class: "g-mark", d: "M7 7h8m-4 -4v8" }), "may enlarge the safe set"], ...givenUpKeys(aborted)]);
+  const keys = legend([[svg("path", { class: "trial-fill", d: "M11 1l6 6l-6 6l-6 -6z" }), "next trial and its sub-domain"], [dot("sample"), "experiment"], [svg("g", {}, stroke("edge"), stroke("edge over")), "edge of what is certified as safe (pale beyond)"], [maximiser(11, 7), "may be the maximum"], [expander(11, 7), "may enlarge the safe set"], ...givenUpKeys(aborted)]);
   keys.prepend(html("span", {}, scale, `${SHOWN[what]} of ${named(output)}: ${show(low, 3)} to ${show(high, 3)}`));
   return html("div", { class: "chart" }, f.root, keys);
 }
