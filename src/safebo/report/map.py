@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from safebo.exceptions import InvalidValueError, NoInitialSampleError
 from safebo.optimizer import Trial
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 CONTOURS = {"mean": "mean at limit", "lower": "bound at limit", "upper": "bound at limit", "margin": "margin"}
 """Which line a field crosses its limit in."""
 
+TINY = ", tiny"
+"""In the legend, behind the name of a set that is hidden under a mark."""
+
+_TINY = 0.03  # of the axes: about the size of a mark
 _POINTS = 101
 _PIXELS = 201  # for the sets: finer than the default grid of the domain, so that the small sets of small cubes are seen
 
@@ -147,12 +152,13 @@ def _line_key(ax: Axes, role: str) -> None:
     ax.plot([], [], gid="limit", **{**LINES[role], "lw": 1.9})
 
 
-def _set_key(ax: Axes, name: str) -> None:
+def _set_key(ax: Axes, name: str, more: str = "") -> None:
+    label = SET_NAMES[name] + more
     if name == "S":
-        ax.plot([], [], color=SETS["S"], lw=2.0, label=SET_NAMES["S"], gid="S")
+        ax.plot([], [], color=SETS["S"], lw=2.0, label=label, gid="S")
     else:
         pattern, ink = HATCHES[name]
-        ax.fill_between([], [], fc=SHADE, ec=ink, hatch=pattern, lw=0.0, label=SET_NAMES[name])
+        ax.fill_between([], [], fc=SHADE, ec=ink, hatch=pattern, lw=0.0, label=label)
 
 
 def all_keys(ax: Axes, output: Output, options: Options) -> None:
@@ -163,12 +169,18 @@ def all_keys(ax: Axes, output: Output, options: Options) -> None:
         _line_key(ax, CONTOURS[options.field])
 
 
+def _is_tiny(axes: Sequence[FloatArray], mask: NDArray[np.bool_]) -> bool:
+    """Whether a set is no larger than the marks of the measurements in it."""
+    return all(np.ptp(axis[on]) < _TINY * np.ptp(axis) for axis, on in zip(axes, np.nonzero(mask), strict=True) if len(on))
+
+
 def _sets(panels: Sequence[Axes], cut: Slice, options: Options, trial: Trial | None) -> None:
     """S as an outline in every panel, M and G as hatches in the first, sub-domains as rectangles."""
     from matplotlib.patches import Rectangle
 
     views = cut.opt.subdomains()
     pixels, safe = scene.certified_area(cut, _PIXELS, trial)
+    more = TINY if options.legend is not False and _is_tiny(pixels, safe) else ""
     for name in (n for n in SETS if n in options.sets):
         mask = (safe if name == "S" else safe & scene.raster(cut, views, name, pixels)).T.astype(np.float64)
         if name == "S":
@@ -179,12 +191,12 @@ def _sets(panels: Sequence[Axes], cut: Slice, options: Options, trial: Trial | N
                     ax.contour(*rim, padded, levels=[0.5], colors="white", linewidths=3.4, alpha=0.9, zorder=2)
                     outline = ax.contour(*rim, padded, levels=[0.5], colors=SETS["S"], linewidths=2.0, zorder=2.1)
                     outline.set_gid("outline")
-                    _set_key(ax, name)
+                    _set_key(ax, name, more)
         elif mask.any():
             pattern, ink = HATCHES[name]
             filled = panels[0].contourf(*pixels, mask, levels=[0.5, 1.5], colors="none", hatches=[pattern], zorder=1.2)
             filled.set(edgecolor=ink, linewidth=0.0, gid=name)
-            _set_key(panels[0], name)
+            _set_key(panels[0], name, more)
     if options.cubes:
         chosen = scene.cubes_of(cut, views, options.cubes, trial)
         for cube in chosen:

@@ -157,4 +157,5 @@ def _rank(label: str) -> int:
         *(marker["label"] for marker in MARKERS.values()),
         *SET_NAMES.values(),
     ]
-    return order.index(label) if label in order else len(order)
+    name = label.split(",")[0]  # what is said about it comes behind a comma
+    return order.index(name) if name in order else len(order)
