@@ -339,8 +339,7 @@ class SafeOptimizer:
     def _warn_violated(self, number: int, sample: Sample) -> None:
         if violated := outside(self._state.outputs, sample.values):
             warnings.warn(
-                f"Measurement {number} at {self.domain.as_dict(np.array(sample.point))} violates a limit: "
-                f"{self._limits(violated)}.",
+                f"Measurement {number} at {self._named(sample)} violates a limit: {self._limits(violated)}.",
                 UnsafeMeasurementWarning,
                 stacklevel=4,
             )

@@ -56,7 +56,7 @@ MARKERS: dict[str, dict[str, Any]] = {  # marker, area, face, edge, width of the
         ("aborted", "P", 70, ORANGE, BLACK, 0.9, "aborted experiment"),
         ("rejected", "s", 44, "white", VERMILLION, 1.6, "rejected trial"),
         ("elsewhere", "o", 20, "white", GREY, 1.0, "measurement off the slice"),
-        ("best", "*", 190, YELLOW, BLACK, 0.9, "best certified"),
+        ("best", "*", 190, YELLOW, BLACK, 0.9, "best parameters"),
         ("next", "v", 60, PURPLE, "white", 0.7, "next trial"),
     )
 }
