@@ -96,7 +96,7 @@ def tuned(monkeypatch, tmp_path, values, experiments=3):
 def test_a_violation_is_said_and_is_no_success(monkeypatch, tmp_path, capsys):
     status, log = tuned(monkeypatch, tmp_path, [0.9, 0.9, -0.05])
     said = capsys.readouterr().out
-    assert status == 4 and log == ["close"]
+    assert status == 4 and log == ["stop", "close"]
     assert re.search(r"VIOLATION: a1 0\.\d+, a2 0\.\d+ measured -0\.05, below the threshold 0\.", said)
     assert StopReason.VIOLATION.advice in said and "aborted-run.json" in os.listdir(tmp_path)
 
