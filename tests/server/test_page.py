@@ -111,6 +111,7 @@ def test_reject_with_a_reason(served: Served, opened: Callable[..., Page]) -> No
     record = page.get_by_role("region", name="Record")  # the picture has the same words as an invisible title
     expect(record.get_by_text("rejected: too fast for today").first).to_be_visible()
     assert events(served, "rejected") == [("rejected", "olga")]
+    expect(page.get_by_text("None is pending")).to_be_visible()  # the record may be quicker than the panel
     page.keyboard.press("n")
     expect(page.get_by_text("Waits for your approval")).to_be_visible()
 
@@ -196,11 +197,12 @@ def test_a_trial_that_has_just_taken_the_place_of_another_is_not_approved(served
     page.clock.pause_at(time.time() + 60.0)
     served.operator.post(f"{run}/reject", json={"trial": first, "reason": "for another one"})
     second = served.operator.post(f"{run}/ask").json()["trial"]["id"]
-    for _ in range(50):
+    for _ in range(300):
         page.clock.run_for(100)
         if second in page.locator("#next").inner_text():
             break
         time.sleep(0.1)
+    assert second in page.locator("#next").inner_text()
     page.keyboard.press("a")
     expect(page.locator("#error")).to_contain_text("just taken the place of another")
     assert events(served, "approved") == []
