@@ -118,24 +118,12 @@ def test_what_the_runner_sends_is_certified_by_the_present(store):
     campaign = Campaign.create(store, "r", limited(), config=RunConfig(confirm=True, experiments=1))
     ran, asked = [], []
 
-    class Operator:
+    class Operator(_Quiet):
         def approve(self, step):
             asked.append(step.name)
             if len(asked) == 1:
                 beside(campaign, "measurement")
             return True
-
-        def refused(self, step):
-            return ""
-
-        def waits(self):
-            return False
-
-        def say(self, text):
-            pass
-
-        def measured(self, step, result, ledger):
-            pass
 
     def measure(params):
         ran.append(params)
